@@ -96,8 +96,8 @@ def coefficient_of_variation(times, confidence: float = 0.95) -> Interval:
 
 
 def median(times, confidence: float = 0.95, seed: int | np.random.Generator = 0, resamples: int = 4000) -> Interval:
-    """Median, misses counted as infinity, with a percentile bootstrap over whole runs (Efron 1979). Not for few runs: the
-    interval stays within their range, so it covers at most 1 - 2^(1-n) (.94 at n = 5). One run alone gets (0, inf)."""
+    """Median, misses counted as infinity, and a percentile bootstrap over whole runs (Efron 1979). Not for few runs:
+    the interval stays in their range, so it covers at most 1 - 2^(1-n) (.94 at n = 5). One run alone gets (0, inf)."""
     array, tail = _times(times), _tail(confidence)
     n, value = array.size, float(np.median(array))
     if n == 1:
@@ -150,8 +150,7 @@ def best_of_n_bias(sd: float, n: int) -> float:
 def expected_best_of(times, n: int) -> float:
     """Expected fastest of `n` of the N runs, drawn without replacement: the i-th smallest is the minimum of C(N-i, n-1)
     of the C(N, n) draws. inf if a draw may hold misses only. Not a forecast: it never beats the fastest run seen."""
-    array = np.sort(_times(times)).tolist()
-    total = len(array)
+    total = len(array := np.sort(_times(times)).tolist())
     _require(1 <= n <= total, f"n is {n}; draw from 1 to {total} of the {total} runs")
     ways = [math.comb(total - 1 - i, n - 1) / math.comb(total, n) for i in range(total - n + 1)]
     return math.inf if array[total - n] == math.inf else math.fsum(t * way for t, way in zip(array, ways))
@@ -175,7 +174,8 @@ def first_crossing(times, values, target: float) -> float:
     """Time of the first row, in the order given, whose raw value is >= target (DAWNBench's rule); inf if none is.
     NaN values never cross. Negate a loss and its target. Not the model one keeps: the curve may fall below again."""
     clock, metric = _times(times), np.asarray(values, dtype=float)
-    _require(metric.shape == clock.shape, f"need one value per time; got {metric.size} for {clock.size} times")
+    _require(metric.shape == clock.shape and not math.isnan(target),
+             f"need one value per time and a target; got {metric.size} for {clock.size} times, target {target}")
     passed = np.flatnonzero(metric >= target)
     return float(clock[passed[0]]) if passed.size else math.inf
 

@@ -1,0 +1,1 @@
+"""The exercises of each lab: `labNN.py` holds `EXERCISES`, a dictionary from the exercise's number to the exercise."""
