@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 
 
-def code_of(path: Path) -> str:
-    """The code of a file without docstrings and comments, written back from its syntax tree (so layout does not matter)."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def plain_code(source: str) -> str:
+    """Code without docstrings and comments, written back from its syntax tree, so that layout does not matter either."""
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and body:
@@ -22,5 +22,5 @@ def fingerprint(modules) -> str:
     """Twelve hex digits of the code of the named modules (their order does not matter)."""
     digest = hashlib.sha256()
     for name in sorted(set(modules)):
-        digest.update(name.encode() + b"\0" + code_of(Path(importlib.util.find_spec(name).origin)).encode() + b"\0")
+        digest.update(name.encode() + b"\0" + plain_code(Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")).encode() + b"\0")
     return digest.hexdigest()[:12]

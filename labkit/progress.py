@@ -1,7 +1,8 @@
-"""One line of progress, where the reader looks: below the cell, in the terminal, or (from a kernel) in the parent's terminal.
+"""One line of progress, where the reader looks: below the cell, in the terminal, or in the parent's terminal.
 
-A notebook gets one display that is replaced in place, so an executed notebook keeps only the last state. A kernel started by
-`labkit run` has no terminal; it writes its line to the file named by `LABKIT_PROGRESS_FILE`, which the parent shows with `follow`.
+A notebook gets one display that is replaced in place, so an executed notebook keeps only the last state. A kernel started
+by `labkit run` has no terminal; it writes its line to the file named by `LABKIT_PROGRESS_FILE`, which the parent shows with
+`follow`.
 """
 
 import contextlib
@@ -38,8 +39,8 @@ def duration(seconds: float) -> str:
 class Progress:
     """A line `label: done/total, loss 0.31, 12 s, 28 s left` that is kept up to date while work goes on.
 
-    The kept last line is what `close` is given. The default names the time taken; pass a text without a time where the notebook
-    is committed. Not for steps of a few microseconds: `update` reads the clock each time.
+    The kept last line is what `close` is given. The default names the time taken; pass a text without a time where the
+    notebook is committed. Not for steps of a few microseconds: `update` reads the clock each time.
 
     Args:
         total: how much there is to do, in any unit; None if unknown (then no time left is shown).
@@ -68,7 +69,7 @@ class Progress:
             self.close(f"{self._counted()}, stopped by {kind.__name__}")
 
     def update(self, done: float, **numbers) -> None:
-        """Say how much is done so far, with any numbers worth seeing (`loss=0.31`); `_` in a name is shown as a space."""
+        """Say how much is done, with any numbers worth seeing (`loss=0.31`); `_` in a name is shown as a space."""
         self._done = done
         now = self._clock()
         sinks = [sink for sink in self._sinks if now - sink.last >= sink.interval]
@@ -98,7 +99,7 @@ class Progress:
 
 @contextlib.contextmanager
 def follow(path: str | Path, stream=None):
-    """Show on `stream` (default: standard error) each new line that a kernel writes to `path` while the block runs.
+    """Show on `stream` (default: standard error) the lines that a kernel writes to `path` while the block runs.
 
     The caller sets `LABKIT_PROGRESS_FILE` to `path` in the kernel's environment. What the file holds on entry is not shown.
     """

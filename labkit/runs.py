@@ -252,13 +252,16 @@ class Store:
         self.folder = Path(folder)
 
     def path(self, header: Header) -> Path:
-        return self.folder / header.lab / f"{header.identity}-{header.machine}.jsonl"
+        """The file of a run; runs trained together are kept apart from runs that own their seconds."""
+        return self.folder / header.lab / f"{header.identity}-{header.machine}{'-arms' if header.arms > 1 else ''}.jsonl"
 
     def find(self, header: Header) -> Run | None:
-        """The finished run with this identity on this machine, else None."""
-        path = self.path(header)
-        run = read(path) if path.exists() else None
-        return run if run is not None and run.status == "finished" else None
+        """The finished run with this identity on this machine, else None. Where arms would do, a run that was trained alone does too."""
+        for path in dict.fromkeys((self.path(header), self.path(dataclasses.replace(header, arms=1)) if header.arms > 1 else self.path(header))):
+            run = read(path) if path.exists() else None
+            if run is not None and run.status == "finished":
+                return run
+        return None
 
     def write(self, header: Header) -> RunWriter:
         """Start a run; a finished one of the same identity is replaced only when the new one has finished."""

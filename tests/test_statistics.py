@@ -33,6 +33,12 @@ def test_reach_rate_of_35_in_50_by_hand():
     assert interval.high == pytest.approx(0.8090, abs=5e-5)
 
 
+def test_wilson_ends_exactly_at_zero_and_one():
+    for runs in range(1, 60):
+        assert tta.reach_rate([math.inf] * runs).low == 0.0
+        assert tta.reach_rate([1.0] * runs).high == 1.0
+
+
 def test_wilson_covers_the_true_rate():
     rng = np.random.default_rng(1)
     covered = 0
@@ -57,6 +63,14 @@ def test_cov_limits_at_small_k_are_the_chi_square_limits_of_the_sd():
     interval = tta.coefficient_of_variation(times)
     chi2 = stats.chi2.ppf([0.975, 0.025], 4)
     assert [interval.low, interval.high] == pytest.approx(list(interval.value * np.sqrt(4 / chi2)), rel=1e-4)
+
+
+def test_cov_limits_at_large_k_are_close_to_the_exact_normal_ones():
+    # Exactly, sqrt(n)/K follows a noncentral t with noncentrality sqrt(n)/(true K); the limits are its 2.5 % points.
+    interval = tta.coefficient_of_variation([70.0, 85.0, 100.0, 115.0, 130.0])
+    observed = math.sqrt(5) / interval.value
+    tails = [stats.nct.cdf(observed, 4, math.sqrt(5) / limit) for limit in (interval.low, interval.high)]
+    assert tails == pytest.approx([0.025, 0.975], abs=0.002)
 
 
 @pytest.mark.parametrize("true_cov, runs", [(0.05, 5), (0.2, 10)])
@@ -196,6 +210,11 @@ def test_resampled_bias_agrees_with_the_normal_formula():
     times = np.random.default_rng(7).normal(100, 5, size=2000)
     bias = times.mean() - tta.expected_best_of(times, 5)
     assert bias == pytest.approx(tta.best_of_n_bias(times.std(ddof=1), 5), rel=0.05)
+
+
+def test_expected_best_of_is_infinite_however_unlikely_a_draw_of_misses_is():
+    # One draw in C(1200, 600), about 1e360: its share is below the smallest double.
+    assert tta.expected_best_of([1.0] * 600 + [math.inf] * 600, 600) == math.inf
 
 
 @pytest.mark.parametrize("call", [lambda: tta.expected_best_of([1.0, 2.0], 3), lambda: tta.expected_best_of([1.0], 0),

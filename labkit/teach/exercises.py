@@ -1,7 +1,7 @@
 """Exercises with instant feedback: a check that says what is wrong, two hints, and the solution one call away.
 
 The exercises of lab 07 are in `labkit/teach/labs/lab07.py`; their solutions exist once, in the notebook's source, between
-`# BEGIN SOLUTION` and `# END SOLUTION`.
+the lines `# BEGIN SOLUTION` and `# END SOLUTION`.
 """
 
 import functools
@@ -40,7 +40,7 @@ def exercise(id: str, title: str, spec: Callable[[object], str | None], hints=()
         RequestError: the number is not like `07.2`, `spec` cannot be called, or there are not two hints.
     """
     if not re.fullmatch(r"\d\d\.\w+", id):
-        raise RequestError(f"exercise {id!r}: the number must be the lab's two digits, a dot and the exercise, as in 07.2")
+        raise RequestError(f"exercise {id!r}: the number is the lab's two digits, a dot and the exercise, as in 07.2")
     if not callable(spec):
         raise RequestError(f"exercise {id}: spec must be a function of the answer; given: {spec!r}")
     if len(hints) != 2 or not all(isinstance(text, str) and text.strip() for text in hints):
@@ -69,8 +69,8 @@ def find(id: str, registry: Mapping[str, Exercise] | None = None) -> Exercise:
 def check(id: str, answer, registry: Mapping[str, Exercise] | None = None) -> bool | None:
     """Check an answer and show the verdict: True if right, False if wrong, None if there is no answer yet.
 
-    No answer yet: None, `...`, a collection that holds `...`, or a function that returns one of these whenever the check calls
-    it. An exception from the answer becomes a message with the line it came from, never a traceback.
+    No answer yet: None, `...`, a collection that holds `...`, or a function that returns one of these whenever the check
+    calls it. An exception from the answer becomes a message with the line it came from, never a traceback.
 
     Raises:
         RequestError: there is no such exercise.
@@ -101,7 +101,8 @@ def hint(id: str, n: int = 1, registry: Mapping[str, Exercise] | None = None) ->
     item = find(id, registry)
     choose(f"hint of {id}", n, range(1, len(item.hints) + 1))
     more = f'next: hint("{id}", {n + 1})' if n < len(item.hints) else f'the solution: solution("{id}")'
-    say(f"**{id}, hint {n} of {len(item.hints)}.** {item.hints[n - 1]}\n\n`{more}`", f"{id}, hint {n}: {item.hints[n - 1]}\n{more}")
+    text = item.hints[n - 1]
+    say(f"**{id}, hint {n} of {len(item.hints)}.** {text}\n\n`{more}`", f"{id}, hint {n}: {text}\n{more}")
 
 
 def solution(id: str, source_dir: str | Path | None = None) -> None:
@@ -113,7 +114,7 @@ def solution(id: str, source_dir: str | Path | None = None) -> None:
     """
     folder = Path(source_dir) if source_dir else notebooks() / "src"
     if not folder.is_dir():
-        raise WorkError(f"the solution of {id} is in notebooks/src of the course's repository, which is not beside labkit")
+        raise WorkError(f"the solution of {id} is in the course's notebooks/src, which is not beside this labkit")
     paths = sorted(folder.glob(f"{id[:2]}_*.py")) if re.fullmatch(r"\d\d\.\w+", id) else []
     if not paths:
         raise RequestError(f"exercise {id!r}: there is no notebook with this number")

