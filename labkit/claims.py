@@ -8,13 +8,11 @@ The board's own rules, enforced here: a claim that is only remembered can be `sa
 """
 
 import hashlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from labkit import paths
+from labkit import paths, rules
 from labkit.errors import RequestError, WorkError, choose
-from labkit.fingerprint import plain_code
 from labkit.runs import Run, canonical
 
 ORIGINS = ("paper", "later literature", "derived by us")
@@ -42,6 +40,8 @@ class Claim:
     scale_gap: str = ""
 
     def __post_init__(self):
+        if self.rule:
+            choose(f"rule of claim {self.id}", self.rule.get("name"), rules.RULES)
         for kind, given, allowed in (("origin", self.origin, ORIGINS), ("kind", self.kind, KINDS), ("grade", self.grade, GRADES)):
             choose(f"{kind} of claim {self.id}", given, allowed)
         if self.grade == "remembered" and self.literature:
@@ -50,21 +50,9 @@ class Claim:
     @property
     def hash(self) -> str:
         """Twelve hex digits of what decides the verdict: statement, rule with its margin and seeds, and the code of the rule."""
-        from labkit import rules
-
-        code = plain_code(inspect.getsource(rules.RULES[self.rule["name"]])) if self.rule else ""
+        code = rules.code(self.rule["name"]) if self.rule else ""
         text = canonical([self.id, self.statement, self.kind, self.grade, self.rule, self.scale_gap, code])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a rule found in the runs: an outcome, the evidence in words, how many runs, and on what fraction of the flat set of base rates it held."""
-
-    outcome: str
-    evidence: str
-    runs: int = 0
-    fraction: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,11 +94,8 @@ def hashes(lab: str) -> dict:
 
 def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
     """The verdict of one claim over runs. Runs that carry another hash of this rule, or none, are left out and counted in the evidence."""
-    from labkit import rules
-
     if not claim.rule:
         return Verdict(claim, "not attempted", "no rule yet; a later lab will write one", 0, None, claim.hash)
-    choose(f"rule of claim {claim.id}", claim.rule["name"], rules.RULES)
     own = [run for run in runs if claim.id in run.header.claims]
     valid = [run for run in own if run.header.claims[claim.id] == claim.hash]
     if claim.about not in ("waiting", "bytes"):

@@ -12,7 +12,7 @@ from labkit.optim import build as optimizers
 from labkit.optim.schedules import Schedule
 from labkit.runs import Header, Run, Store
 
-SCIENCE = ("labkit.experiment", "labkit.tasks", "labkit.datasets.images", "labkit.datasets.memory", "labkit.optim.build", "labkit.optim.schedules", "labkit.optim.groups")
+SCIENCE = ("labkit.experiment", "labkit.tasks", "labkit.datasets.images", "labkit.datasets.memory", "labkit.optim.build", "labkit.optim.schedules")
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true")
 
 
@@ -39,6 +39,7 @@ class Recipe:
     accumulate: int = 1  # micro-batches per optimizer step
     precision: str = "32-true"
     evaluate_every: int = 0  # optimizer steps between evaluations; 0: once, at the end
+    curvature_every: int = 0  # optimizer steps between probes of the curvature along the gradient; 0: none
     target: dict | None = None  # {"metric", "value", "higher"}
     stop_at_target: bool = False
     device: str = "cpu"  # cpu, cuda, mps
@@ -51,7 +52,7 @@ class Recipe:
         for name in ("batch", "train", "pool", "accumulate"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{name} {getattr(self, name)} is out of range; it must be 1 or more")
-        for name in ("rate", "warmup_steps", "evaluate_every"):
+        for name in ("rate", "warmup_steps", "evaluate_every", "curvature_every"):
             if not getattr(self, name) >= 0:
                 raise RequestError(f"{name} {getattr(self, name)} is negative; it must be 0 or more")
         if not self.epochs > 0:
@@ -77,6 +78,10 @@ class Recipe:
         modules = [*SCIENCE, *models.source_modules(self.model)]
         if self.optimizer in optimizers.LAYERWISE:
             modules.append(f"labkit.optim.{self.optimizer}")
+        if self.optimizer in optimizers.LAYERWISE or self.options.get("weight_decay"):
+            modules.append("labkit.optim.groups")
+        if self.curvature_every:
+            modules += ["labkit.optim.curvature", "labkit.optim.probe"]
         if self.data == "procedural":
             modules.append("labkit.datasets.procedural")
         return fingerprint(modules)
@@ -94,12 +99,14 @@ def train(recipe: Recipe, store: Store, *, lab: str, repeat: int = 0, claims: di
 
     Args:
         model: your own `nn.Module` in place of the one that the recipe names; then give the recipe's `sizes` an entry that tells it apart.
-        callbacks: further Lightning callbacks; those with an attribute `writer` get the run's writer.
+        callbacks: further Lightning callbacks.
         fresh: train even if the store holds this run.
 
     Raises:
         RequestError: the data is missing or too small for the recipe; nothing is written.
     """
+    from labkit import tasks  # noqa: F401  (imported here so that loading Lightning is in nobody's run)
+
     data = recipe.load()
     top = header(recipe, data, lab=lab, repeat=repeat, claims=claims)
     done = None if fresh else store.find(top)
@@ -110,6 +117,19 @@ def train(recipe: Recipe, store: Store, *, lab: str, repeat: int = 0, claims: di
         warnings.filterwarnings("ignore", module=r"pytorch_lightning\..*")
         fit(recipe, data, writer, repeat, progress, model, callbacks)
         return writer.run if writer.run.status == "finished" else writer.finish()
+
+
+class InOrder:
+    """A list of batches that Lightning takes for one loader (a list of lists it would take for many)."""
+
+    def __init__(self, batches: list):
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
 
 
 def fit(recipe: Recipe, data: images.Images, writer, repeat: int, progress, model, callbacks):
@@ -139,15 +159,17 @@ def fit(recipe: Recipe, data: images.Images, writer, repeat: int, progress, mode
         model = models.build(recipe.model, image_shape=data.train_x.shape[1:], classes=data.classes, **recipe.sizes)
     task = ImageClassification(model, recipe.optimizer, recipe.schedule(), tuple(evaluations), optimizer_options=recipe.options)
     clock = TimeToAccuracy(writer, recipe.batch, recipe.stop_at_target, progress)
-    for callback in callbacks:
-        if hasattr(callback, "writer"):
-            callback.writer = writer
+    if recipe.curvature_every:
+        from labkit.optim.probe import CurvatureProbe
+
+        callbacks = [*callbacks, CurvatureProbe(recipe.curvature_every, *evaluation_batches(data.train_x[:256], data.train_y[:256], 256, **scale)[0], writer)]
     every = recipe.evaluate_every or recipe.steps
     trainer = pl.Trainer(max_steps=recipe.steps, max_epochs=-1, accelerator={"cuda": "gpu"}.get(device.type, device.type), devices=1, precision=recipe.precision,
                          accumulate_grad_batches=recipe.accumulate, val_check_interval=every * recipe.accumulate, check_val_every_n_epoch=None, num_sanity_val_steps=0, logger=False,
                          enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[clock, *callbacks])
     writer.span("init", loaded, writer.now())
-    trainer.fit(task, batches, list(evaluations.values()))
+    loaders = [InOrder(loader) for loader in evaluations.values()]
+    trainer.fit(task, batches, loaders)
     if clock.evaluated_at != trainer.global_step:
-        trainer.validate(task, list(evaluations.values()), verbose=False)
+        trainer.validate(task, loaders, verbose=False)
     return task

@@ -54,6 +54,8 @@ class Profile07:
     lstm_rules: list[str] = setting(["legw", "linear"], "scaling rules that the row-LSTM follows", among=("fixed", "square_root", "linear", "linear_with_warmup", "legw"))
     adaptive: list[str] = setting([], "adaptive solvers that are compared", among=("adam", "rmsprop", "adagrad", "adadelta"))
     adaptive_rates: list[float] = setting([2.0**-e for e in range(10, 3, -1)], "their rates", above=0)
+    adadelta_rates: list[float] = setting([2.0**e for e in range(-2, 5)], "the rates of Adadelta, whose steps are small by themselves", above=0)
+    factorial: bool = setting(False, "train the whole table of batch x rate x warm-up, not only the cells on the rules' paths")
     equal_steps_batches: list[int] = setting([64], "batches that also train for as many optimizer steps as the smallest batch does", least=1)
     curvature_batches: list[int] = setting([64, 256], "batch sizes at which the curvature is followed", least=1)
     curvature_steps: int = setting(300, "optimizer steps of a curvature run at most", least=10)

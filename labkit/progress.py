@@ -1,8 +1,8 @@
 """One line of progress, where the reader looks: below the cell, in the terminal, or in the parent's terminal.
 
-A notebook gets one display that is replaced in place, so an executed notebook keeps only the last state. A kernel started
-by `labkit run` has no terminal; it writes its line to the file named by `LABKIT_PROGRESS_FILE`, which the parent shows with
-`follow`.
+A notebook gets one display that is replaced in place, so an executed notebook keeps only the last state. A kernel that
+`labkit run` started has no terminal; it writes its line to the file named by `LABKIT_PROGRESS_FILE`, and the parent
+shows it with `follow`.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class Progress:
 def follow(path: str | Path, stream=None):
     """Show on `stream` (default: standard error) the lines that a kernel writes to `path` while the block runs.
 
-    The caller sets `LABKIT_PROGRESS_FILE` to `path` in the kernel's environment. What the file holds on entry is not shown.
+    The caller sets `LABKIT_PROGRESS_FILE` to `path` in the kernel's environment. What it holds before is not shown.
     """
     path, stopped = Path(path), threading.Event()
     before = _read(path)

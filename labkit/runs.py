@@ -256,10 +256,13 @@ class Store:
         return self.folder / header.lab / f"{header.identity}-{header.machine}{'-arms' if header.arms > 1 else ''}.jsonl"
 
     def find(self, header: Header) -> Run | None:
-        """The finished run with this identity on this machine, else None. Where arms would do, a run that was trained alone does too."""
+        """The finished run with this identity on this machine, else None. Where arms would do, a run that was trained alone does too.
+
+        A run made under another version of a rule that would judge it now does not count: the rule has to be written first.
+        """
         for path in dict.fromkeys((self.path(header), self.path(dataclasses.replace(header, arms=1)) if header.arms > 1 else self.path(header))):
             run = read(path) if path.exists() else None
-            if run is not None and run.status == "finished":
+            if run is not None and run.status == "finished" and header.claims.items() <= run.header.claims.items():
                 return run
         return None
 

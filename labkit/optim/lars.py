@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.errors import RequestError, choose
-from labkit.optim.groups import check_common, dense_buckets, in_state_dtype, norms, rate_on, reload_state
+from labkit.optim.groups import completed, dense_buckets, in_state_dtype, norms, rate_on, reload_state
 from labkit.optim.schedules import require_range
 
 _OPTIONS = (
@@ -153,8 +153,7 @@ class LARS(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; options that it does not name are the optimizer's. See the class for `Raises`."""
-        options = {**self.defaults, **param_group}
-        check_common(options)
+        options = completed(param_group, self.defaults)
         require_range("momentum", options["momentum"], high=1.0, open_high=True)
         require_range("trust_coefficient", options["trust_coefficient"], open_low=True)
         choose("convention", options["convention"], ("A", "B", "C"))
@@ -163,7 +162,7 @@ class LARS(torch.optim.Optimizer):
         bounds = tuple(options["trust_bounds"])
         if len(bounds) != 2 or not 0.0 <= bounds[0] <= bounds[1]:
             raise RequestError(f"trust_bounds must be (low, high) with 0 <= low <= high, not {bounds}")
-        super().add_param_group(param_group)
+        super().add_param_group(options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

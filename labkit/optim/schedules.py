@@ -6,6 +6,7 @@ Standard library only: torch is imported inside `to_torch` alone.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def require_range(
         RequestError: one line, e.g. ``momentum must be a number in [0, 1), not 1.5``.
     """
     open_high = open_high or math.isinf(high)
-    inside = isinstance(value, (int, float)) and math.isfinite(value) and low <= value <= high
+    inside = isinstance(value, Real) and math.isfinite(value) and low <= value <= high
     if not inside or (open_low and value == low) or (open_high and value == high):
         interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
         raise RequestError(f"{name} must be a number in {interval}, not {value!r}")
@@ -44,7 +45,7 @@ class _Setting:
     warmup_epochs: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.batch, int) or self.batch < 1:
+        if not isinstance(self.batch, Integral) or self.batch < 1:
             raise RequestError(f"batch must be a whole number of samples, at least 1, not {self.batch!r}")
         require_range("rate", self.rate, open_low=True)
         require_range("warmup_epochs", self.warmup_epochs)
@@ -171,7 +172,7 @@ class Schedule:
         if self.end and self.decay not in ("poly", "cosine"):
             raise RequestError(f"end = {self.end:g} has no meaning for decay {self.decay!r}; allowed: poly, cosine")
         if bool(self.milestones) != (self.decay == "multistep"):
-            raise RequestError(f"decay {self.decay!r} with milestones {self.milestones}: multistep, and only it, needs them")
+            raise RequestError(f"milestones {self.milestones} with decay {self.decay!r}; only multistep needs them")
         if any(m < 0 for m in self.milestones) or sorted(set(self.milestones)) != list(self.milestones):
             raise RequestError(f"milestones must be ascending step numbers from 0 on, not {self.milestones}")
         if self.warmup == "constant" and not self.warmup_start:

@@ -1,7 +1,7 @@
 """Exercises with instant feedback: a check that says what is wrong, two hints, and the solution one call away.
 
-The exercises of lab 07 are in `labkit/teach/labs/lab07.py`; their solutions exist once, in the notebook's source, between
-the lines `# BEGIN SOLUTION` and `# END SOLUTION`.
+The exercises of lab 07 are in `labkit/teach/labs/lab07.py`; their solutions exist once, in the notebook's source,
+between the lines `# BEGIN SOLUTION` and `# END SOLUTION`.
 """
 
 import functools
@@ -69,8 +69,8 @@ def find(id: str, registry: Mapping[str, Exercise] | None = None) -> Exercise:
 def check(id: str, answer, registry: Mapping[str, Exercise] | None = None) -> bool | None:
     """Check an answer and show the verdict: True if right, False if wrong, None if there is no answer yet.
 
-    No answer yet: None, `...`, a collection that holds `...`, or a function that returns one of these whenever the check
-    calls it. An exception from the answer becomes a message with the line it came from, never a traceback.
+    No answer yet: None, `...`, a collection that holds `...`, or a function that returns one of these whenever the
+    check calls it. An exception from the answer becomes a message with the line it came from, never a traceback.
 
     Raises:
         RequestError: there is no such exercise.

@@ -1,4 +1,4 @@
-"""The rules that turn runs into findings. Each is a function of runs and of numbers written in the claim; nothing else decides a verdict. numpy and pandas only.
+"""Rules about batch size, rate and warm-up: functions of runs and of numbers written in the claim. numpy only.
 
 A rule answers `not attempted` unless every run that it asks for is there, with the number of seeds that it asks for.
 """
@@ -7,13 +7,8 @@ import math
 
 import numpy as np
 
-from labkit.claims import Finding
 from labkit.optim.factorial import LABELS, Table
-
-
-def chosen(runs, select: dict):
-    """Runs whose configuration has all of these values."""
-    return [run for run in runs if all(run.config.get(key) == value for key, value in select.items())]
+from labkit.rules.finding import Finding, chosen, needs
 
 
 def cell_values(runs, cell, metric: str):
@@ -50,10 +45,6 @@ def paths_at(runs, table: Table, rates, rule: str, seeds: int, batch: int, metri
     at = table.batches.index(batch)
     found = {rate: cell_values(runs, table.path(rule, rate)[at], metric) for rate in rates}
     return found if all(len(values) >= seeds for values in found.values()) else None
-
-
-def needs(what: str) -> Finding:
-    return Finding("not attempted", f"needs {what}")
 
 
 def counted(signs, evidence: str, runs: int) -> Finding:
@@ -196,21 +187,3 @@ def rises_and_falls(runs, *, select, seeds, start_below, end_below, peak_before)
         held.append(smooth[0] <= start_below * smooth[top] and smooth[-1] <= end_below * smooth[top] and top <= peak_before * len(smooth))
         parts.append(f"{smooth[0]:.2g}, {smooth[top]:.2g}, {smooth[-1]:.2g} at batch {run.config['batch']}")
     return Finding("holds" if all(held) else "not seen", f"start, peak, end in {sum(held)} of {len(held)} runs as said: " + "; ".join(parts), len(runs))
-
-
-def at_most(runs, *, metric, bound, select=None) -> Finding:
-    """The largest recorded value of a metric is at most `bound`."""
-    values = [row.value for run in chosen(runs, select or {}) for row in run.series(metric)]
-    if not values:
-        return needs(f"a run that records {metric}")
-    worst = max(values, key=lambda value: math.inf if math.isnan(value) else value)
-    return Finding("holds" if worst <= bound else "contradicted", f"largest {metric} {worst:.2g}, bound {bound:g}", len(values))
-
-
-def slope_within(runs, *, metric, low, high) -> Finding:
-    """Log-log slope of a metric against the batch size, written in the rows' `samples`, lies in [low, high]."""
-    rows = [row for run in runs for row in run.series(metric)]
-    if len({row.samples for row in rows}) < 3:
-        return needs(f"{metric} at three batch sizes or more")
-    slope = float(np.polyfit(np.log([row.samples for row in rows]), np.log([row.value for row in rows]), 1)[0])
-    return Finding("holds" if low <= slope <= high else "contradicted", f"slope {slope:.3f}, allowed {low} to {high}", len(rows))

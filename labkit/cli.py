@@ -1,0 +1,196 @@
+"""The command line: `labkit ...` and `python -m labkit ...`. Exit 0 done, 1 the work failed, 2 the request was wrong (one line on standard error, nothing started, nothing written)."""
+
+import os
+
+# Before anything can import torch: idle OpenMP threads that spin make a training step take seconds where a core is shared.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
+
+import argparse
+import sys
+from pathlib import Path
+
+from labkit import __version__
+from labkit.errors import RequestError, WorkError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that reports a wrong request as this program does: one line, exit 2."""
+
+    def error(self, message: str):
+        raise RequestError(f"{message}; see {self.prog} --help")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def run(arguments) -> int:
+    from labkit import batch, profiles
+
+    overrides = dict(profiles.parse_setting(text) for text in arguments.set)
+    for path in batch.run([arguments.lab], arguments.profile, arguments.seeds, overrides, arguments.out, fresh=arguments.fresh).notebooks:
+        say(f"executed {path}")
+    return 0
+
+
+def reproduce(arguments) -> int:
+    from labkit import batch
+
+    labs = [lab for text in arguments.labs for lab in text.split(",") if lab]
+    outcome = batch.run(labs, arguments.profile, arguments.seeds, {}, arguments.out, jobs=arguments.jobs, resume=arguments.resume, fresh=arguments.fresh)
+    for lab, reason in outcome.failed.items():
+        sys.stderr.write(f"labkit: lab {lab} failed: {reason}\n")
+    say(str(outcome.report))
+    return 1 if outcome.failed else 0
+
+
+def list_labs(arguments) -> int:
+    from labkit import lab
+
+    measured = lab.costs()
+    for entry in lab.course().values():
+        seconds = measured.get(entry.number, {}).get("quick", {}).get("seconds")
+        state = "planned" if not entry.exists else f"{seconds:.0f} s" if seconds else "ready"
+        say(f"{entry.stem:<26} {state:>8}   {entry.question}")
+    return 0
+
+
+def report(arguments) -> int:
+    from labkit import report as reports
+
+    path = reports.scoreboard(Path(arguments.html) if arguments.html else None)
+    say(path if isinstance(path, str) else str(path))
+    return 0
+
+
+def data(arguments) -> int:
+    from labkit.datasets import download, images
+
+    if arguments.action == "list":
+        for row in download.status():
+            say("  ".join(f"{value!s:<14}" for value in row.values()) if isinstance(row, dict) else "  ".join(map(str, row)))
+        return 0
+    names = arguments.names or (images.BUNDLED if arguments.action == "verify" else [])
+    if not names:
+        raise RequestError(f"labkit data {arguments.action} needs a dataset; allowed: {', '.join(images.NAMES)}")
+    for name in names:
+        images.require(name)
+        if arguments.action == "verify":
+            download.verify(name)
+        say(f"{name}: ready")
+    return 0
+
+
+def doctor(arguments) -> int:
+    from labkit import doctor as doctors
+
+    for name, value, unit in doctors.measure(quick=not arguments.long):
+        say(f"{name:<34} {value:>12.4g} {unit}")
+    return 0
+
+
+def bench(arguments) -> int:
+    import subprocess
+
+    from labkit import paths
+
+    command = [sys.executable, "-m", "pytest", str(paths.root() / "tests" / "benchmarks"), "-s", "-p", "no:cacheprovider", "-q", *arguments.select]
+    return 1 if subprocess.run(command, cwd=paths.root()).returncode else 0
+
+
+def notebooks(arguments) -> int:
+    from labkit import batch, paths
+    from labkit.teach import notebooks as builder
+
+    builder.write(paths.notebooks() / "src", paths.notebooks())
+    say("built the readers' and solution copies")
+    if not arguments.sources_only:
+        for path in batch.refresh_outputs():
+            say(f"kept the outputs of {path}")
+    return 0
+
+
+def badges(arguments) -> int:
+    from labkit import readme
+
+    for path in readme.set_repository(arguments.repo):
+        say(f"wrote {path}")
+    return 0
+
+
+def record(arguments) -> int:
+    from labkit import batch
+
+    say(str(batch.record(arguments.lab)))
+    return 0
+
+
+def parser() -> Parser:
+    top = Parser(prog="labkit", description="Measure parallel and large-batch deep learning on the machine you have.")
+    top.add_argument("--version", action="version", version=f"labkit {__version__}")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
+
+    def verb(function, name, help):
+        one = verbs.add_parser(name, help=help, description=help)
+        one.set_defaults(function=function)
+        return one
+
+    verb(list_labs, "list", "the labs, what each asks and what it cost where it was measured")
+    one = verb(run, "run", "execute one lab's notebook")
+    one.add_argument("lab", metavar="LAB", help="number or name, such as 07")
+    two = verb(reproduce, "reproduce", "execute all labs and write one report")
+    two.add_argument("--labs", action="append", default=[], metavar="LAB[,LAB]", help="only these labs")
+    two.add_argument("--jobs", type=whole_number, default=1, metavar="N", help="notebooks at a time (timings want 1)")
+    two.add_argument("--resume", action="store_true", help="go on with the newest results folder that was not finished")
+    for command in (one, two):
+        command.add_argument("--profile", default="quick", help="smoke, quick (default) or full")
+        command.add_argument("--seeds", default="0", help="such as 0,1,2")
+        command.add_argument("--out", default=None, metavar="DIR", help="folder for executed notebooks and report (default: results/<time>)")
+        command.add_argument("--fresh", action="store_true", help="train again what was finished before")
+    one.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="change one field of the profile")
+    three = verb(report, "report", "the scoreboard of claims over recorded runs and your own")
+    three.add_argument("--html", default=None, metavar="FILE", help="write it as an HTML page")
+    four = verb(data, "data", "list, fetch or verify datasets")
+    four.add_argument("action", choices=("list", "fetch", "verify"))
+    four.add_argument("names", nargs="*", metavar="NAME")
+    five = verb(doctor, "doctor", "measure five numbers of this machine")
+    five.add_argument("--long", action="store_true", help="larger measurements")
+    six = verb(bench, "bench", "the benchmarks: ratios measured in one run")
+    six.add_argument("select", nargs="*", metavar="PYTEST_ARGUMENT")
+    seven = verb(notebooks, "notebooks", "build the notebooks from their sources and refresh their outputs")
+    seven.add_argument("--sources-only", action="store_true", help="do not run them")
+    eight = verb(badges, "badges", "write the repository's public address into README and notebooks")
+    eight.add_argument("repo", metavar="OWNER/NAME")
+    nine = verb(record, "record", "pack your finished runs of a lab into data/results, to be committed")
+    nine.add_argument("lab", metavar="LAB")
+    return top
+
+
+def whole_number(text: str) -> int:
+    if not (text.isdecimal() and text.isascii() and 0 < int(text) <= 64):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 64")
+    return int(text)
+
+
+def main(arguments=None) -> int:
+    """Run one command; every expected failure is one line on standard error."""
+    try:
+        parsed = parser().parse_args(arguments)
+        return parsed.function(parsed)
+    except RequestError as error:
+        sys.stderr.write(f"labkit: {one_line(error)}\n")
+        return 2
+    except WorkError as error:
+        sys.stderr.write(f"labkit: {one_line(error)}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("labkit: stopped; finished runs are kept, the same command goes on from them\n")
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

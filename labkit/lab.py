@@ -1,0 +1,228 @@
+"""A lab: its place in the course, and the session that its notebook holds (`lab = labkit.start(...)`).
+
+The session resolves the profile, owns the store of runs, trains recipes with one line of progress, remembers predictions, judges the lab's claims and writes the record. Heavy imports happen
+inside the methods that need them.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit import claims, machine, paths, profiles
+from labkit.errors import RequestError, WorkError, choose
+from labkit.runs import Header, Run, Store, read_many
+
+RECORD_MIME = "application/vnd.labkit.record+json"
+ROUTES = ("evening", "week", "semester")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A lab in the course: number, name, question, the labs it needs, the routes it lies on."""
+
+    number: str
+    name: str
+    question: str
+    needs: tuple
+    routes: tuple
+
+    @property
+    def stem(self) -> str:
+        return f"{self.number}_{self.name}"
+
+    @property
+    def notebook(self) -> Path:
+        return paths.notebooks() / f"{self.stem}.ipynb"
+
+    @property
+    def exists(self) -> bool:
+        return self.notebook.exists() or (paths.notebooks() / "src" / f"{self.stem}.py").exists()
+
+
+def course() -> dict[str, Entry]:
+    """All labs by number, built or not."""
+    import yaml
+
+    content = yaml.safe_load((paths.data() / "labs.yaml").read_text(encoding="utf-8"))
+    return {number: Entry(number, e["name"], e["question"], tuple(e["needs"]), tuple(e["routes"])) for number, e in content.items()}
+
+
+def find(text: str) -> Entry:
+    """A lab by number (`7`, `07`) or name (`large_batches`, `07_large_batches`).
+
+    Raises:
+        RequestError: no such lab, or one that is not built yet; names those that are.
+    """
+    labs, wanted = course(), str(text).strip().removesuffix(".ipynb")
+    built = {number: entry for number, entry in labs.items() if entry.exists}
+    for entry in labs.values():
+        if wanted in (entry.number, entry.name, entry.stem) or (wanted.isdecimal() and wanted.isascii() and len(wanted) < 3 and int(wanted) == int(entry.number)):
+            if not entry.exists:
+                raise RequestError(f"lab {entry.stem} is planned but not written yet; allowed: {', '.join(e.stem for e in built.values())}")
+            return entry
+    choose("lab", text, [entry.stem for entry in built.values()])
+    raise WorkError("unreachable: every built lab's stem is found above")
+
+
+def costs() -> dict:
+    """Measured seconds of each lab and profile, with the machine they were measured on: `{lab: {profile: {"seconds", "cpu"}}}`."""
+    path = paths.data() / "results" / "costs.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def request(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict | None = None):
+    """Check a whole request before anything starts: the lab, its profile, its seeds, every field, and that the data is there.
+
+    Returns:
+        (entry, settings, list of seeds).
+    """
+    from labkit.datasets import images
+
+    entry = find(lab)
+    settings = profiles.resolve(entry.number, profile, overrides)
+    numbers = profiles.parse_seeds(seeds)
+    if hasattr(settings, "data"):
+        images.require(settings.data)
+    return entry, settings, numbers
+
+
+class Lab:
+    """What a notebook holds on to. Made by `labkit.start`."""
+
+    def __init__(self, entry: Entry, profile: str, settings, seeds: list[int], store: Store, interactive: bool):
+        self.entry, self.profile, self.settings, self.seeds, self.store, self.interactive = entry, profile, settings, seeds, store, interactive
+        self.claims = claims.hashes(entry.number)
+        self.predictions: dict = {}
+        self.used: dict[str, Run] = {}
+        self.begin = time.perf_counter()
+        self.device = default_device()
+
+    def repeats(self, count: int) -> list[int]:
+        """`count` seeds, counted from the first that was asked for; all that were asked for, if those are more."""
+        return self.seeds if len(self.seeds) >= count else list(range(self.seeds[0], self.seeds[0] + count))
+
+    def train(self, recipes: Iterable, repeats: Sequence[int] | None = None, label: str = "training", fresh: bool = False, **options) -> list[Run]:
+        """Train recipes one after the other, each for each repeat; those already in the store are not trained again.
+
+        Args:
+            options: passed on to `labkit.experiment.train` (`model`, `callbacks`).
+        """
+        from labkit import experiment
+        from labkit.progress import Progress
+
+        jobs = [(dataclasses.replace(recipe, device=self.device), repeat) for recipe in recipes for repeat in (repeats or self.seeds)]
+        runs = []
+        with Progress(len(jobs), label) as progress:
+            for recipe, repeat in jobs:
+                inner = _Inner(progress, len(runs), recipe)
+                runs.append(experiment.train(recipe, self.store, lab=self.entry.number, repeat=repeat, claims=self.claims, fresh=fresh, progress=inner, **options))
+                progress.update(len(runs))
+            progress.close(f"{label}: {len(runs)} runs")
+        return self._use(runs)
+
+    def train_together(self, recipes: Sequence, repeats: Sequence[int] | None = None, label: str = "training", fresh: bool = False) -> list[Run]:
+        """The same for recipes that differ only in rate and warm-up within a batch size: those of one batch are trained as one batched model."""
+        from labkit import arms
+        from labkit.progress import Progress
+
+        recipes = [dataclasses.replace(recipe, device=self.device) for recipe in recipes]
+        batches = sorted({recipe.batch for recipe in recipes})
+        runs = []
+        with Progress(len(recipes) * len(repeats or self.seeds), label) as progress:
+            for repeat in repeats or self.seeds:
+                for batch in batches:
+                    group = [recipe for recipe in recipes if recipe.batch == batch]
+                    inner = _Inner(progress, len(runs), group[0])
+                    runs += arms.train_together(group, self.store, lab=self.entry.number, repeat=repeat, claims=self.claims, fresh=fresh, progress=inner)
+                    progress.update(len(runs))
+            progress.close(f"{label}: {len(runs)} runs")
+        return self._use(runs)
+
+    def evidence(self, name: str, rows: Iterable[tuple], **config) -> Run:
+        """Record numbers that are not a training curve as a run of their own.
+
+        Args:
+            rows: (metric, value) or (metric, value, samples) each.
+        """
+        header = Header(self.entry.number, {"evidence": name, **config}, hardware=machine.hardware(self.device), software=machine.software(), claims=self.claims)
+        with self.store.write(header) as writer:
+            for metric, value, *samples in rows:
+                writer.metric(metric, value, samples=samples[0] if samples else 0)
+        return self._use([writer.run])[0]
+
+    def _use(self, runs: list[Run]) -> list[Run]:
+        self.used.update({f"{run.header.identity}-{run.header.machine}": run for run in runs})
+        return runs
+
+    def recorded(self) -> list[Run]:
+        """The runs of larger sweeps that are committed with the kit."""
+        return read_many(paths.data() / "results" / f"{self.entry.number}.jsonl")
+
+    def keep(self, key: str, value) -> None:
+        """Keep a prediction or an answer in the record."""
+        self.predictions[key] = value
+
+    def board(self, runs: Iterable[Run] | None = None):
+        """The lab's claims with verdicts, over the recorded runs and those of this session."""
+        return claims.board(list(runs) if runs is not None else [*self.recorded(), *self.used.values()], self.entry.number)
+
+    def record(self):
+        """Display the record of this session: what ran, on what, and the verdicts. It travels inside the executed notebook."""
+        own = claims.board(list(self.used.values()), self.entry.number)
+        content = {"lab": self.entry.number, "profile": self.profile, "settings": dataclasses.asdict(self.settings), "seeds": self.seeds,
+                   "seconds": round(time.perf_counter() - self.begin, 1), "runs": sorted(self.used), "verdicts": dict(zip(own["claim"], own["verdict"], strict=True)), "claims": self.claims,
+                   "predictions": self.predictions, "hardware": machine.hardware(self.device), "software": machine.software()}
+        text = f"recorded: {len(self.used)} runs of lab {self.entry.number} at profile {self.profile}, " + ", ".join(
+            f"{count} claims {verdict}" for verdict, count in own["verdict"].value_counts().items())
+        from IPython.display import display
+
+        display({RECORD_MIME: content, "text/plain": text}, raw=True)
+
+
+class _Inner:
+    """Progress of one run inside a sweep: whole runs are counted, its step, loss and metric are shown."""
+
+    def __init__(self, progress, done: int, recipe):
+        self.progress, self.done, self.recipe = progress, done, recipe
+
+    def update(self, step: int, **numbers) -> None:
+        self.progress.update(self.done + min(step / self.recipe.steps, 0.999), step=step, **numbers)
+
+
+def default_device() -> str:
+    """`cuda` where there is one, else `cpu`."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def start(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict | None = None, record_to: str = "", interactive: bool = True) -> Lab:
+    """Open a lab: check the request, prepare the store, show the plan.
+
+    Args:
+        lab: number or name.
+        profile: smoke, quick or full.
+        seeds: comma-separated, such as `0,1,2`.
+        overrides: fields of the lab's profile.
+        record_to: folder of runs; empty for the local one.
+        interactive: False in batch runs: no widgets.
+
+    Raises:
+        RequestError: something in the request is wrong; nothing was written.
+    """
+    entry, settings, numbers = request(lab, profile, seeds, overrides)
+    session = Lab(entry, profile, settings, numbers, Store(Path(record_to) if record_to else paths.store()), interactive)
+    from IPython.display import Markdown, display
+
+    display(Markdown(plan(entry, profile, numbers)))
+    return session
+
+
+def plan(entry: Entry, profile: str, seeds: list[int]) -> str:
+    """One paragraph: what is about to run and what it cost where it was measured."""
+    cost = costs().get(entry.number, {}).get(profile)
+    time_text = f"It took {cost['seconds']:.0f} s on {cost['cpu']} ({cost['threads'] or 'all'} threads)." if cost else "Its time has not been measured yet."
+    return f"**Lab {entry.number}** at profile **{profile}**, seeds {', '.join(map(str, seeds))}. {time_text} A run that was finished before is not trained again."
