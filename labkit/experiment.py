@@ -13,6 +13,7 @@ from labkit.optim.schedules import Schedule
 from labkit.runs import Header, Run, Store
 
 SCIENCE = ("labkit.experiment", "labkit.tasks", "labkit.datasets.images", "labkit.datasets.memory", "labkit.optim.build", "labkit.optim.schedules")
+PARTS = ("train", "validation", "test")
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true")
 
 
@@ -22,6 +23,8 @@ class Recipe:
 
     data: str = "mnist5k"  # a name of labkit.datasets.images
     train: int = 4096  # training images
+    validation: int | None = None  # validation images; None: what the dataset gives
+    test: int | None = None  # test images; None: what the dataset gives
     pool: int = 1  # mean-pool the images by this factor
     noise: float | None = None  # noise knob of the procedural images
     model: str = "deep-mlp"  # a name of labkit.models
@@ -39,6 +42,7 @@ class Recipe:
     accumulate: int = 1  # micro-batches per optimizer step
     precision: str = "32-true"
     evaluate_every: int = 0  # optimizer steps between evaluations; 0: once, at the end
+    evaluate_on: tuple = ("train", "validation", "test")  # parts evaluated during training; at the end all are
     curvature_every: int = 0  # optimizer steps between probes of the curvature along the gradient; 0: none
     target: dict | None = None  # {"metric", "value", "higher"}
     stop_at_target: bool = False
@@ -49,6 +53,8 @@ class Recipe:
         choose("model", self.model, models.NAMES)
         choose("optimizer", self.optimizer, optimizers.OPTIONS)
         choose("precision", self.precision, PRECISIONS)
+        for part in self.evaluate_on:
+            choose("part to evaluate on", part, PARTS)
         for name in ("batch", "train", "pool", "accumulate"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{name} {getattr(self, name)} is out of range; it must be 1 or more")
@@ -71,7 +77,7 @@ class Recipe:
         return Schedule(peak=self.rate, total_steps=self.steps, warmup_steps=self.warmup_steps, decay=self.decay, **self.decay_options)
 
     def load(self) -> images.Images:
-        return images.load(self.data, train=self.train, pool=self.pool, noise=self.noise)
+        return images.load(self.data, train=self.train, validation=self.validation, test=self.test, pool=self.pool, noise=self.noise)
 
     def code(self) -> str:
         """Fingerprint of the modules that compute this recipe."""
@@ -150,14 +156,15 @@ def fit(recipe: Recipe, data: images.Images, writer, repeat: int, progress, mode
     batches = DeviceBatches(data.train_x, data.train_y, recipe.batch // recipe.accumulate, seed=repeat, augment=recipe.augment, sampling=recipe.sampling, **scale)
     probe = min(1024, len(data.train_x))
     evaluations = {"train": (data.train_x[:probe], data.train_y[:probe]), "validation": (data.validation_x, data.validation_y), "test": (data.test_x, data.test_y)}
-    evaluations = {name: evaluation_batches(x, y, **scale) for name, (x, y) in evaluations.items() if len(x)}
+    loaders = {name: InOrder(evaluation_batches(x, y, **scale)) for name, (x, y) in evaluations.items() if len(x)}
+    during = tuple(name for name in loaders if name in recipe.evaluate_on)
     synchronise(device)
     loaded = writer.now()
     writer.span("data", begin, loaded)
     torch.manual_seed(repeat)
     if model is None:
         model = models.build(recipe.model, image_shape=data.train_x.shape[1:], classes=data.classes, **recipe.sizes)
-    task = ImageClassification(model, recipe.optimizer, recipe.schedule(), tuple(evaluations), optimizer_options=recipe.options)
+    task = ImageClassification(model, recipe.optimizer, recipe.schedule(), during, optimizer_options=recipe.options)
     clock = TimeToAccuracy(writer, recipe.batch, recipe.stop_at_target, progress)
     if recipe.curvature_every:
         from labkit.optim.probe import CurvatureProbe
@@ -168,8 +175,8 @@ def fit(recipe: Recipe, data: images.Images, writer, repeat: int, progress, mode
                          accumulate_grad_batches=recipe.accumulate, val_check_interval=every * recipe.accumulate, check_val_every_n_epoch=None, num_sanity_val_steps=0, logger=False,
                          enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[clock, *callbacks])
     writer.span("init", loaded, writer.now())
-    loaders = [InOrder(loader) for loader in evaluations.values()]
-    trainer.fit(task, batches, loaders)
-    if clock.evaluated_at != trainer.global_step:
-        trainer.validate(task, loaders, verbose=False)
+    trainer.fit(task, batches, [loaders[name] for name in during])
+    if clock.evaluated_at != trainer.global_step or len(during) < len(loaders):
+        task.evaluations = tuple(loaders)
+        trainer.validate(task, list(loaders.values()), verbose=False)
     return task

@@ -72,7 +72,6 @@ def curvature(settings: Profile07) -> list[Recipe]:
 def repeated(settings: Profile11) -> Recipe:
     """Lab 11's recipe: one cycle of warm-up and cosine, trained to the end with an evaluation every few steps, so that the same run can be read as if it had been evaluated less often."""
     steps = settings.epochs * (settings.train // settings.batch)
-    augment = ("crop",) if settings.model.startswith("resnet") else ()
-    return Recipe(data=settings.data, train=settings.train, model=settings.model, sizes=settings.sizes, batch=settings.batch, rate=settings.rate, epochs=settings.epochs,
-                  warmup_steps=round(steps / 10), decay="cosine", options={"momentum": 0.9, "nesterov": True}, augment=augment, evaluate_every=settings.evaluate_every,
+    return Recipe(data=settings.data, train=settings.train, pool=settings.pool, validation=settings.validation or None, test=settings.test or None, evaluate_on=("validation",), model=settings.model, sizes=settings.sizes, batch=settings.batch, rate=settings.rate, epochs=settings.epochs,
+                  warmup_steps=round(steps / 10), decay="cosine", options={"momentum": 0.9, "nesterov": True}, evaluate_every=settings.evaluate_every,
                   target={"metric": "validation_accuracy", "value": settings.target, "higher": True})

@@ -77,15 +77,18 @@ class Profile11:
 
     data: str = setting("mnist5k", "dataset", among=("mnist5k", "procedural", "mnist", "fashion-mnist"))
     train: int = setting(4096, "training images", least=1)
-    model: str = setting("resnet8", "model", among=("deep-mlp", "resnet8", "resnet20", "resnet9", "row-lstm"))
-    sizes: dict = setting({}, "keyword arguments of the model")
+    pool: int = setting(1, "mean-pool the images by this factor", among=(1, 2))
+    validation: int = setting(0, "validation images; 0: what the dataset gives", least=0)
+    test: int = setting(0, "test images, seen at the end only; 0: what the dataset gives", least=0)
+    model: str = setting("deep-mlp", "model", among=("deep-mlp", "resnet8", "resnet20", "resnet9", "row-lstm"))
+    sizes: dict = setting({"width": 64, "depth": 2}, "keyword arguments of the model")
     batch: int = setting(64, "batch size", least=1)
-    rate: float = setting(0.1, "peak rate", above=0)
-    epochs: float = setting(3.0, "epochs at most", above=0)
-    runs: int = setting(5, "independent runs, seeds counted from the first of `seeds`", least=2)
-    target: float = setting(0.95, "validation accuracy to reach", above=0, most=1)
+    rate: float = setting(0.05, "peak rate", above=0)
+    epochs: float = setting(16.0, "epochs at most", above=0)
+    runs: int = setting(12, "independent runs, seeds counted from the first of `seeds`", least=2)
+    target: float = setting(0.93, "validation accuracy to reach", above=0, most=1)
     evaluate_every: int = setting(8, "optimizer steps between evaluations", least=1)
-    coarse_every: list[int] = setting([8, 32, 64], "evaluation intervals at which the same runs are read again", least=1)
+    coarse_every: list[int] = setting([8, 64, 256], "evaluation intervals at which the same runs are read again", least=1)
 
     def __post_init__(self):
         if self.batch > self.train:

@@ -162,6 +162,18 @@ def test_global_clipping_sees_all_groups_and_leaves_gradients_alone():
     assert all(torch.allclose(p, q, rtol=1e-12) for p, q in zip(parameters, doubled, strict=True))
 
 
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_gradients_below_the_bound_are_left_as_they_are(scale):
+    results = []
+    for limit in (None, 1e6):
+        weights, gradient_at = problem(6)
+        parameters = tensors(weights)
+        optimizer = LAMB(parameters, lr=1.0, eps=1.0, max_grad_norm=limit)
+        run(optimizer, parameters, lambda *at, real=gradient_at: scale * real(*at), RATES[30:40])
+        results.append(parameters)
+    assert all(torch.equal(p, q) and p.isfinite().all() for p, q in zip(*results, strict=True))
+
+
 def test_bias_correction_is_accurate_in_float32():
     p, q = nn.Parameter(torch.linspace(0.5, 2.0, 8)), nn.Parameter(torch.linspace(0.5, 2.0, 8, dtype=torch.float64))
     for parameter in (p, q):

@@ -366,6 +366,14 @@ def test_parameter_groups_name_every_parameter_once():
     LARS([adapted, excluded], lr=0.1)
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_parameter_tied_to_a_norm_is_excluded_whichever_owner_comes_first(norm_first):
+    norm, other = RootNorm(), nn.Module()
+    other.scale = norm.gain
+    adapted, excluded = parameter_groups(nn.ModuleList([norm, other] if norm_first else [other, norm]), 0.1)
+    assert adapted["params"] == [] and len(excluded["params"]) == 1
+
+
 def test_parameter_groups_exclude_what_is_asked():
     model = Everything()
     names = {p: name for name, p in model.named_parameters()}

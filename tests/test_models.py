@@ -94,7 +94,8 @@ def test_padded_shortcut_subsamples_and_adds_no_parameters():
     assert y[:, :2].abs().sum() == y[:, 4:].abs().sum() == 0
 
 
-@pytest.mark.parametrize("build", [lambda z: cifar_resnet(8, zero_gamma=z), lambda z: imagenet_resnet(50, zero_gamma=z)])
+@pytest.mark.parametrize("build", [lambda zero: cifar_resnet(8, zero_gamma=zero),
+                                   lambda zero: imagenet_resnet(50, zero_gamma=zero)])
 def test_zero_gamma_makes_every_residual_start_at_zero(build):
     x = torch.randn(2, 3, 32, 32)
     for zero, expected in ((True, True), (False, False)):

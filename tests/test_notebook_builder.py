@@ -250,6 +250,7 @@ def test_the_setup_cell_finds_the_course_from_below_and_caps_threads_first(cours
 
 
 def test_the_setup_cell_clones_the_course_once_or_says_clearly_that_it_is_not_there(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\n")  # somebody else's project around the reader's folder
     lost = run_setup(tmp_path)
     assert lost.returncode == 1 and lost.stderr.startswith("The course is not here:")
     origin, reader = tmp_path / "origin", tmp_path / "reader"

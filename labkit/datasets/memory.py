@@ -17,7 +17,7 @@ from labkit.errors import RequestError, choose
 AUGMENTATIONS = ("flip", "crop", "cutout")
 SAMPLINGS = ("shuffle", "replacement")
 RESIDENT = 512 << 20  # bytes of normalised data kept on a CPU; above it the raw bytes stay and each batch is normalised
-CHUNK = {"cpu": 4 << 20, "other": 128 << 20}  # bytes built at once: on a CPU what the cache holds, else fewer launches
+CHUNK = {"cpu": 2 << 20, "other": 128 << 20}  # bytes built at once: on a CPU what the cache holds, else fewer launches
 
 
 class Plan(NamedTuple):
@@ -36,12 +36,12 @@ class Plan(NamedTuple):
     hole_left: Tensor | None
 
 
-def padding(height: int) -> int:
-    """Pixels added on each side before a random crop: an eighth of the height, down to an even number, at least 1.
+def padding(size: int) -> int:
+    """Pixels added on each side before a random crop: an eighth of the size, down to an even number, at least 1.
 
     28 -> 2, 32 -> 4, 14 -> 1, 224 -> 28.
     """
-    return max(1, height // 8 // 2 * 2)
+    return max(1, size // 8 // 2 * 2)
 
 
 def reflect_pad(x: Tensor, pad: int) -> Tensor:
@@ -54,24 +54,29 @@ def reflect_pad(x: Tensor, pad: int) -> Tensor:
 
 def windows(x: Tensor, rows: Tensor, down: Tensor, right: Tensor, height: int, width: int) -> Tensor:
     """The window of x[rows] [b, c, height, width] whose corner is at (down, right); x [n, c, H, W] contiguous."""
+    if x.device.type not in ("cpu", "cuda"):
+        return gathered_windows(x, rows, down, right, height, width)  # others would copy the whole overlapping view
     _, channels, tall, wide = x.shape
-    start = rows * (channels * tall * wide) + down * wide + right
+    # entry k of the view is the window that begins at element k of x; nothing is copied before the select
     extent = (channels - 1) * tall * wide + (height - 1) * wide + width
-    if x.device.type in ("cpu", "cuda"):
-        # a view in which entry k is the window that begins at element k of x: nothing is copied before the select
-        view = x.as_strided((x.numel() - extent + 1, channels, height, width), (1, tall * wide, wide, 1))
-        return view.index_select(0, start)
-    offset = (torch.arange(channels, device=x.device)[:, None, None] * (tall * wide)
-              + torch.arange(height, device=x.device)[:, None] * wide + torch.arange(width, device=x.device))
-    return x.view(-1)[start[:, None, None, None] + offset]  # other back ends would copy the overlapping view
+    view = x.as_strided((x.numel() - extent + 1, channels, height, width), (1, tall * wide, wide, 1))
+    return view.index_select(0, rows * (channels * tall * wide) + down * wide + right)
+
+
+def gathered_windows(x: Tensor, rows: Tensor, down: Tensor, right: Tensor, height: int, width: int) -> Tensor:
+    """`windows` by the address of every pixel: four times slower, and right on any device."""
+    _, channels, tall, wide = x.shape
+    channel, row, column = (torch.arange(size, device=x.device) for size in (channels, height, width))
+    offset = channel[:, None, None] * (tall * wide) + row[:, None] * wide + column
+    return x.view(-1)[(rows * (channels * tall * wide) + down * wide + right)[:, None, None, None] + offset]
 
 
 def blank(x: Tensor, top: Tensor, left: Tensor, side: int) -> Tensor:
     """Set a side x side square of each image of x [b, c, h, w] to 0, the training mean, in place."""
-    row = torch.arange(x.shape[2], device=x.device) - top[:, None]
-    column = torch.arange(x.shape[3], device=x.device) - left[:, None]
-    inside = ((row >= 0) & (row < side))[:, :, None] & ((column >= 0) & (column < side))[:, None, :]
-    return x.masked_fill_(inside[:, None], 0)
+    along = torch.arange(side, device=x.device)
+    image = torch.arange(len(x), device=x.device)[:, None, None]
+    x[image, :, (top[:, None] + along)[:, :, None], (left[:, None] + along)[:, None, :]] = 0
+    return x
 
 
 def normalise(x: Tensor, mean: float, std: float, dtype: torch.dtype) -> Tensor:
@@ -106,8 +111,8 @@ class DeviceBatches:
     augmentations one process would have drawn, so W ranks see together what one process sees.
 
     Order of augmentations: flip, crop, cutout. "crop" reflects `padding` pixels on each side and takes a random window
-    of the old size; "cutout" blanks a square of h // 4 that lies wholly inside the image (the original lets it hang
-    over the edge).
+    of the old size; "cutout" blanks a square of h // 4 (of w, if that is less) that lies wholly inside the image (the
+    original lets it hang over the edge).
 
     When not to use it: data larger than the device's memory, images of different sizes, or augmentations that a
     tensor operation does not express.
@@ -143,8 +148,8 @@ class DeviceBatches:
         if batch % self.world or tail % self.world:
             part = f"the last batch of {tail}" if batch % self.world == 0 else f"batch {batch}"
             raise RequestError(f"{part} cannot be shared equally by {self.world} ranks; choose a multiple of it")
-        if augment and x.ndim != 4:
-            raise RequestError(f"{', '.join(augment)} needs images [n, c, h, w]; x has {x.ndim} dimensions")
+        if augment and (x.ndim != 4 or min(x.shape[2:]) < 4):
+            raise RequestError(f"{', '.join(augment)} needs images [n, c, h, w] of 4 x 4 or more, not {tuple(x.shape)}")
         if not std > 0 or seed < 0:
             raise RequestError(f"std must be above 0 and seed 0 or more, not {std} and {seed}")
         self.batch, self.seed, self.sampling, self.augment = batch, seed, sampling, frozenset(augment)
@@ -153,7 +158,7 @@ class DeviceBatches:
         x, self._y = _tensors(x, y, self.device)
         self._samples, self._length = len(x), (len(x) - tail) // batch * batch + tail
         # mirroring after padding is mirroring before it, as the padding is symmetric
-        pad = padding(x.shape[2]) if "crop" in augment else 0
+        pad = padding(min(x.shape[2:])) if "crop" in augment else 0
         grown = (2 if "flip" in augment else 1) * (self._shape[1] + 2 * pad) * (self._shape[2] + 2 * pad) / (
             self._shape[1] * self._shape[2]) if x.ndim == 4 else 1
         self._lazy = x.dtype == torch.uint8 and x.numel() * grown * dtype.itemsize > self._room(resident)
@@ -162,7 +167,7 @@ class DeviceBatches:
         if pad:
             x = reflect_pad(x, pad)
         self._x = torch.cat([x, x.flip(3)]) if "flip" in augment else x.contiguous()
-        self._pad = pad
+        self._pad, self._side = pad, min(self._shape[1:], default=0) // 4
 
     def _room(self, resident: int | None) -> float:
         if resident is not None:
@@ -195,8 +200,7 @@ class DeviceBatches:
         if "crop" in self.augment:
             drawn[2], drawn[3] = draw(2 * self._pad + 1), draw(2 * self._pad + 1)
         if "cutout" in self.augment:
-            side = self._shape[1] // 4
-            drawn[4], drawn[5] = draw(self._shape[1] - side + 1), draw(self._shape[2] - side + 1)
+            drawn[4], drawn[5] = (draw(size - self._side + 1) for size in self._shape[1:])
         return Plan(*(None if part is None else self._share(part) for part in drawn))
 
     def _share(self, part: Tensor) -> Tensor:
@@ -226,7 +230,7 @@ class DeviceBatches:
              else windows(self._x, rows, plan.down, plan.right, *self._shape[1:]))
         if self._lazy:
             x = normalise(x, self._mean, self._std, self.dtype)
-        return x if plan.hole_top is None else blank(x, plan.hole_top, plan.hole_left, self._shape[1] // 4)
+        return x if plan.hole_top is None else blank(x, plan.hole_top, plan.hole_left, self._side)
 
 
 def evaluation_batches(x, y, batch: int = 1024, *, mean: float = 0.0, std: float = 1.0, device="cpu",

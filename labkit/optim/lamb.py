@@ -87,9 +87,10 @@ class LAMB(torch.optim.Optimizer):
     State is held, and the step computed, in float32 for half-precision parameters; the new weight is rounded to the
     parameter's dtype, so steps below its resolution are lost (keep the weights in float32 under autocast instead).
 
-    When not to use it: at batch sizes where a tuned Adam does as well; with a rate tuned for Adam, whose unit is
-    different (LAMB's rate is the relative change of a tensor per step). Beware that a tensor whose gradient is
-    always 0 still shrinks by the factor 1 - lr per step, whatever its decay: ``zero_norm="skip"`` holds it still.
+    When not to use it: where a tuned Adam reaches the target, which Nado et al. (arXiv 2102.06356) report even at
+    large batches; with a rate tuned for Adam, whose unit is different (LAMB's rate is the relative
+    change of a tensor per step). Beware that with any weight decay a tensor whose gradient is always 0 shrinks by
+    the factor 1 - lr per step, however small the decay: ``zero_norm="skip"`` holds it still.
 
     Args:
         params: tensors, named tensors or groups. Every option below but max_grad_norm may be set per group.

@@ -97,8 +97,8 @@ class LARS(torch.optim.Optimizer):
     State is held, and the step computed, in float32 for half-precision parameters; the new weight is rounded to the
     parameter's dtype, so steps below its resolution are lost (keep the weights in float32 under autocast instead).
 
-    When not to use it: below batches of some thousands, where tuned momentum SGD does as well with less to tune;
-    on models with few, small tensors; with a rate tuned for SGD (LARS rates are about 10 to 100 times as large).
+    When not to use it: where a tuned Nesterov SGD reaches the target, which Nado et al. (arXiv 2102.06356) report even
+    at large batches; with a rate tuned for SGD, as the trust ratio changes its unit; on tensors of one or few numbers.
 
     Args:
         params: tensors, named tensors or groups. Every option below may be set per group.

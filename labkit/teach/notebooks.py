@@ -45,7 +45,7 @@ os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2))
 
 def project(folder):
     file = folder / "pyproject.toml"
-    about = tomllib.loads(file.read_text(encoding="utf-8"))["project"] if file.is_file() else {}
+    about = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.is_file() else {}
     return about if about.get("name") == "labkit" and (folder / "notebooks").is_dir() else None
 
 repository, here = "@REPOSITORY@", pathlib.Path.cwd()
@@ -200,5 +200,6 @@ def _repository(source: Path) -> str:
     for folder in source.resolve().parents:
         file = folder / "pyproject.toml"
         if file.is_file():
-            return tomllib.loads(file.read_text(encoding="utf-8"))["project"].get("urls", {}).get("Repository", "")
+            project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+            return project.get("urls", {}).get("Repository", "")
     return ""

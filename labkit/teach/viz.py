@@ -144,7 +144,8 @@ def render(fig: Figure) -> bytes:
     drawn, packed = io.BytesIO(), io.BytesIO()
     with style():
         FigureCanvasAgg(fig)
-        fig.savefig(drawn, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
+        fig.savefig(drawn, format="png", dpi=DPI, facecolor="white")
+    # Packing anew drops what matplotlib noted in the file: only pixels remain.
     image = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     image.save(packed, format="PNG", optimize=True)
     return packed.getvalue()
