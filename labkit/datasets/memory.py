@@ -17,7 +17,7 @@ from labkit.errors import RequestError, choose
 AUGMENTATIONS = ("flip", "crop", "cutout")
 SAMPLINGS = ("shuffle", "replacement")
 RESIDENT = 512 << 20  # bytes of normalised data kept on a CPU; above it the raw bytes stay and each batch is normalised
-CHUNK = {"cpu": 2 << 20, "other": 128 << 20}  # bytes built at once: on a CPU what the cache holds, else fewer launches
+CHUNK = {"cpu": 1 << 20, "other": 128 << 20}  # bytes built at once: on a CPU what the cache holds, else fewer launches
 
 
 class Plan(NamedTuple):
