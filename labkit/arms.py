@@ -15,7 +15,16 @@ from labkit.runs import Run, RunWriter, Store
 SHARED = ("rate", "warmup_steps")
 
 
-def train_together(recipes: Sequence[Recipe], store: Store, *, lab: str, repeat: int = 0, claims: dict | None = None, fresh: bool = False, progress=None) -> list[Run]:
+def train_together(
+    recipes: Sequence[Recipe],
+    store: Store,
+    *,
+    lab: str,
+    repeat: int = 0,
+    claims: dict | None = None,
+    fresh: bool = False,
+    progress=None,
+) -> list[Run]:
     """Train recipes that differ only in `rate` and `warmup_steps`, with plain momentum SGD; finished ones come from the store.
 
     Raises:
@@ -26,10 +35,20 @@ def train_together(recipes: Sequence[Recipe], store: Store, *, lab: str, repeat:
     first = recipes[0]
     for recipe in recipes:
         if dataclasses.replace(recipe, rate=first.rate, warmup_steps=first.warmup_steps) != first:
-            raise RequestError(f"recipes trained together may differ only in {' and '.join(SHARED)}; train the others one by one")
-    plain = first.optimizer == "sgd" and set(first.options) <= {"momentum"} and first.accumulate == 1 and first.precision == "32-true" and not first.stop_at_target
+            raise RequestError(
+                f"recipes trained together may differ only in {' and '.join(SHARED)}; train the others one by one"
+            )
+    plain = (
+        first.optimizer == "sgd"
+        and set(first.options) <= {"momentum"}
+        and first.accumulate == 1
+        and first.precision == "32-true"
+        and not first.stop_at_target
+    )
     if not plain or first.model != "deep-mlp":
-        raise RequestError("arms are trained together only for deep-mlp with plain momentum SGD in 32-true; train these recipes one by one")
+        raise RequestError(
+            "arms are trained together only for deep-mlp with plain momentum SGD in 32-true; train these recipes one by one"
+        )
     data = first.load()
     headers = [header(recipe, data, lab=lab, repeat=repeat, claims=claims, arms=len(recipes)) for recipe in recipes]
     runs = [None if fresh else store.find(top) for top in headers]
@@ -60,13 +79,21 @@ def step_together(recipes: Sequence[Recipe], data, writers: Sequence[RunWriter],
     first, device = recipes[0], torch.device(recipes[0].device)
     scale = {"mean": data.mean, "std": data.std, "device": device}
     begin = writers[0].now()
-    batches = DeviceBatches(data.train_x, data.train_y, first.batch, seed=repeat, augment=first.augment, sampling=first.sampling, **scale)
+    batches = DeviceBatches(
+        data.train_x, data.train_y, first.batch, seed=repeat, augment=first.augment, sampling=first.sampling, **scale
+    )
     probe = min(1024, len(data.train_x))
-    evaluations = {"train": (data.train_x[:probe], data.train_y[:probe]), "validation": (data.validation_x, data.validation_y), "test": (data.test_x, data.test_y)}
+    evaluations = {
+        "train": (data.train_x[:probe], data.train_y[:probe]),
+        "validation": (data.validation_x, data.validation_y),
+        "test": (data.test_x, data.test_y),
+    }
     evaluations = {name: list(evaluation_batches(x, y, **scale)) for name, (x, y) in evaluations.items() if len(x)}
     loaded = writers[0].now()
     torch.manual_seed(repeat)
-    model = models.build(first.model, image_shape=data.train_x.shape[1:], classes=data.classes, **first.sizes).to(device)
+    model = models.build(first.model, image_shape=data.train_x.shape[1:], classes=data.classes, **first.sizes).to(
+        device
+    )
     weights, _ = stack_module_state([model] * len(recipes))
     weights = {name: value.detach().clone() for name, value in weights.items()}
     velocity = {name: torch.zeros_like(value) for name, value in weights.items()}
@@ -77,7 +104,9 @@ def step_together(recipes: Sequence[Recipe], data, writers: Sequence[RunWriter],
         return F.cross_entropy(functional_call(model, parameters, (images,)), classes)
 
     gradients = vmap(grad_and_value(loss_of), in_dims=(0, None, None))
-    logits_of = torch.no_grad()(vmap(lambda parameters, images: functional_call(model, parameters, (images,)), in_dims=(0, None)))
+    logits_of = torch.no_grad()(
+        vmap(lambda parameters, images: functional_call(model, parameters, (images,)), in_dims=(0, None))
+    )
 
     def evaluate(step: int, edge: float) -> float:
         synchronise(device)
@@ -87,7 +116,9 @@ def step_together(recipes: Sequence[Recipe], data, writers: Sequence[RunWriter],
             loss, correct, count = 0.0, 0.0, 0
             for images, classes in loader:
                 logits = logits_of(weights, images)
-                loss = loss + F.cross_entropy(logits.flatten(0, 1), classes.repeat(len(recipes)), reduction="none").view(len(recipes), -1).sum(1)
+                loss = loss + F.cross_entropy(
+                    logits.flatten(0, 1), classes.repeat(len(recipes)), reduction="none"
+                ).view(len(recipes), -1).sum(1)
                 correct, count = correct + (logits.argmax(2) == classes).sum(1), count + len(classes)
             table[f"{name}_loss"], table[f"{name}_accuracy"] = (loss / count).tolist(), (correct / count).tolist()
         now = writers[0].now()
@@ -95,7 +126,9 @@ def step_together(recipes: Sequence[Recipe], data, writers: Sequence[RunWriter],
             writer.span("train", edge, trained)
             writer.span("evaluate", trained, now)
             for name, values in sorted(table.items()):
-                writer.metric(name, values[arm], step=step, epoch=step / len(batches), samples=step * first.batch, when=now)
+                writer.metric(
+                    name, values[arm], step=step, epoch=step / len(batches), samples=step * first.batch, when=now
+                )
         return now
 
     edge = writers[0].now()

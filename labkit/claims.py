@@ -18,7 +18,15 @@ from labkit.runs import Run, canonical
 ORIGINS = ("paper", "later literature", "derived by us")
 KINDS = ("identity", "ordering", "ratio", "trend", "value")
 GRADES = ("verified", "derived", "counted", "remembered")
-VERDICTS = ("holds exactly", "reproduced", "same shape at smaller scale", "depends on the base rate", "not seen", "contradicted", "not attempted")
+VERDICTS = (
+    "holds exactly",
+    "reproduced",
+    "same shape at smaller scale",
+    "depends on the base rate",
+    "not seen",
+    "contradicted",
+    "not attempted",
+)
 OUTCOMES = ("holds", "partly", "not seen", "contradicted", "not attempted")
 
 
@@ -42,10 +50,16 @@ class Claim:
     def __post_init__(self):
         if self.rule:
             choose(f"rule of claim {self.id}", self.rule.get("name"), rules.RULES)
-        for kind, given, allowed in (("origin", self.origin, ORIGINS), ("kind", self.kind, KINDS), ("grade", self.grade, GRADES)):
+        for kind, given, allowed in (
+            ("origin", self.origin, ORIGINS),
+            ("kind", self.kind, KINDS),
+            ("grade", self.grade, GRADES),
+        ):
             choose(f"{kind} of claim {self.id}", given, allowed)
         if self.grade == "remembered" and self.literature:
-            raise RequestError(f"claim {self.id} is only remembered, so it may not show a figure of the literature; leave literature empty")
+            raise RequestError(
+                f"claim {self.id} is only remembered, so it may not show a figure of the literature; leave literature empty"
+            )
 
     @property
     def hash(self) -> str:
@@ -130,7 +144,19 @@ def board(runs: Sequence[Run], lab: str | None = None):
     for claim in load(lab):
         verdict = judge(claim, runs)
         literature = claim.literature if claim.grade != "remembered" else "(remembered: no figure is shown)"
-        rows.append({"claim": claim.id, "statement": claim.statement, "origin": claim.origin, "place": f"{claim.paper}, {claim.place} [{claim.grade}]", "literature": literature,
-                     "verdict": verdict.verdict, "evidence": verdict.evidence, "runs": verdict.runs, "flat set": "" if verdict.fraction is None else f"{verdict.fraction:.0%}",
-                     "scale gap": claim.scale_gap, "rule": verdict.hash})
+        rows.append(
+            {
+                "claim": claim.id,
+                "statement": claim.statement,
+                "origin": claim.origin,
+                "place": f"{claim.paper}, {claim.place} [{claim.grade}]",
+                "literature": literature,
+                "verdict": verdict.verdict,
+                "evidence": verdict.evidence,
+                "runs": verdict.runs,
+                "flat set": "" if verdict.fraction is None else f"{verdict.fraction:.0%}",
+                "scale gap": claim.scale_gap,
+                "rule": verdict.hash,
+            }
+        )
     return pd.DataFrame(rows)

@@ -29,7 +29,9 @@ def run(arguments) -> int:
     from labkit import batch, profiles
 
     overrides = dict(profiles.parse_setting(text) for text in arguments.set)
-    for path in batch.run([arguments.lab], arguments.profile, arguments.seeds, overrides, arguments.out, fresh=arguments.fresh).notebooks:
+    for path in batch.run(
+        [arguments.lab], arguments.profile, arguments.seeds, overrides, arguments.out, fresh=arguments.fresh
+    ).notebooks:
         say(f"executed {path}")
     return 0
 
@@ -38,7 +40,16 @@ def reproduce(arguments) -> int:
     from labkit import batch
 
     labs = [lab for text in arguments.labs for lab in text.split(",") if lab]
-    outcome = batch.run(labs, arguments.profile, arguments.seeds, {}, arguments.out, jobs=arguments.jobs, resume=arguments.resume, fresh=arguments.fresh)
+    outcome = batch.run(
+        labs,
+        arguments.profile,
+        arguments.seeds,
+        {},
+        arguments.out,
+        jobs=arguments.jobs,
+        resume=arguments.resume,
+        fresh=arguments.fresh,
+    )
     for lab, reason in outcome.failed.items():
         sys.stderr.write(f"labkit: lab {lab} failed: {reason}\n")
     say(str(outcome.report))
@@ -69,7 +80,11 @@ def data(arguments) -> int:
 
     if arguments.action == "list":
         for row in download.status():
-            say("  ".join(f"{value!s:<14}" for value in row.values()) if isinstance(row, dict) else "  ".join(map(str, row)))
+            say(
+                "  ".join(f"{value!s:<14}" for value in row.values())
+                if isinstance(row, dict)
+                else "  ".join(map(str, row))
+            )
         return 0
     names = arguments.names or (images.BUNDLED if arguments.action == "verify" else [])
     if not names:
@@ -95,7 +110,17 @@ def bench(arguments) -> int:
 
     from labkit import paths
 
-    command = [sys.executable, "-m", "pytest", str(paths.root() / "tests" / "benchmarks"), "-s", "-p", "no:cacheprovider", "-q", *arguments.select]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(paths.root() / "tests" / "benchmarks"),
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        *arguments.select,
+    ]
     return 1 if subprocess.run(command, cwd=paths.root()).returncode else 0
 
 
@@ -146,9 +171,16 @@ def parser() -> Parser:
     for command in (one, two):
         command.add_argument("--profile", default="quick", help="smoke, quick (default) or full")
         command.add_argument("--seeds", default="0", help="such as 0,1,2")
-        command.add_argument("--out", default=None, metavar="DIR", help="folder for executed notebooks and report (default: results/<time>)")
+        command.add_argument(
+            "--out",
+            default=None,
+            metavar="DIR",
+            help="folder for executed notebooks and report (default: results/<time>)",
+        )
         command.add_argument("--fresh", action="store_true", help="train again what was finished before")
-    one.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="change one field of the profile")
+    one.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change one field of the profile"
+    )
     three = verb(report, "report", "the scoreboard of claims over recorded runs and your own")
     three.add_argument("--html", default=None, metavar="FILE", help="write it as an HTML page")
     four = verb(data, "data", "list, fetch or verify datasets")

@@ -13,7 +13,11 @@ def plain_code(source: str) -> str:
         body = getattr(node, "body", None)
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and body:
             first = body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
                 node.body = body[1:] or [ast.Pass()]
     return ast.unparse(tree)
 
@@ -22,5 +26,10 @@ def fingerprint(modules) -> str:
     """Twelve hex digits of the code of the named modules (their order does not matter)."""
     digest = hashlib.sha256()
     for name in sorted(set(modules)):
-        digest.update(name.encode() + b"\0" + plain_code(Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")).encode() + b"\0")
+        digest.update(
+            name.encode()
+            + b"\0"
+            + plain_code(Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")).encode()
+            + b"\0"
+        )
     return digest.hexdigest()[:12]

@@ -47,7 +47,10 @@ def course() -> dict[str, Entry]:
     import yaml
 
     content = yaml.safe_load((paths.data() / "labs.yaml").read_text(encoding="utf-8"))
-    return {number: Entry(number, e["name"], e["question"], tuple(e["needs"]), tuple(e["routes"])) for number, e in content.items()}
+    return {
+        number: Entry(number, e["name"], e["question"], tuple(e["needs"]), tuple(e["routes"]))
+        for number, e in content.items()
+    }
 
 
 def find(text: str) -> Entry:
@@ -59,9 +62,13 @@ def find(text: str) -> Entry:
     labs, wanted = course(), str(text).strip().removesuffix(".ipynb")
     built = {number: entry for number, entry in labs.items() if entry.exists}
     for entry in labs.values():
-        if wanted in (entry.number, entry.name, entry.stem) or (wanted.isdecimal() and wanted.isascii() and len(wanted) < 3 and int(wanted) == int(entry.number)):
+        if wanted in (entry.number, entry.name, entry.stem) or (
+            wanted.isdecimal() and wanted.isascii() and len(wanted) < 3 and int(wanted) == int(entry.number)
+        ):
             if not entry.exists:
-                raise RequestError(f"lab {entry.stem} is planned but not written yet; allowed: {', '.join(e.stem for e in built.values())}")
+                raise RequestError(
+                    f"lab {entry.stem} is planned but not written yet; allowed: {', '.join(e.stem for e in built.values())}"
+                )
             return entry
     choose("lab", text, [entry.stem for entry in built.values()])
     raise WorkError("unreachable: every built lab's stem is found above")
@@ -93,7 +100,14 @@ class Lab:
     """What a notebook holds on to. Made by `labkit.start`."""
 
     def __init__(self, entry: Entry, profile: str, settings, seeds: list[int], store: Store, interactive: bool):
-        self.entry, self.profile, self.settings, self.seeds, self.store, self.interactive = entry, profile, settings, seeds, store, interactive
+        self.entry, self.profile, self.settings, self.seeds, self.store, self.interactive = (
+            entry,
+            profile,
+            settings,
+            seeds,
+            store,
+            interactive,
+        )
         self.claims = claims.hashes(entry.number)
         self.predictions: dict = {}
         self.used: dict[str, Run] = {}
@@ -104,7 +118,14 @@ class Lab:
         """`count` seeds, counted from the first that was asked for; all that were asked for, if those are more."""
         return self.seeds if len(self.seeds) >= count else list(range(self.seeds[0], self.seeds[0] + count))
 
-    def train(self, recipes: Iterable, repeats: Sequence[int] | None = None, label: str = "training", fresh: bool = False, **options) -> list[Run]:
+    def train(
+        self,
+        recipes: Iterable,
+        repeats: Sequence[int] | None = None,
+        label: str = "training",
+        fresh: bool = False,
+        **options,
+    ) -> list[Run]:
         """Train recipes one after the other, each for each repeat; those already in the store are not trained again.
 
         Args:
@@ -113,17 +134,34 @@ class Lab:
         from labkit import experiment
         from labkit.progress import Progress
 
-        jobs = [(dataclasses.replace(recipe, device=self.device), repeat) for recipe in recipes for repeat in (repeats or self.seeds)]
+        jobs = [
+            (dataclasses.replace(recipe, device=self.device), repeat)
+            for recipe in recipes
+            for repeat in (repeats or self.seeds)
+        ]
         runs = []
         with Progress(len(jobs), label) as progress:
             for recipe, repeat in jobs:
                 inner = _Inner(progress, len(runs), recipe)
-                runs.append(experiment.train(recipe, self.store, lab=self.entry.number, repeat=repeat, claims=self.claims, fresh=fresh, progress=inner, **options))
+                runs.append(
+                    experiment.train(
+                        recipe,
+                        self.store,
+                        lab=self.entry.number,
+                        repeat=repeat,
+                        claims=self.claims,
+                        fresh=fresh,
+                        progress=inner,
+                        **options,
+                    )
+                )
                 progress.update(len(runs))
             progress.close(f"{label}: {len(runs)} runs")
         return self._use(runs)
 
-    def train_together(self, recipes: Sequence, repeats: Sequence[int] | None = None, label: str = "training", fresh: bool = False) -> list[Run]:
+    def train_together(
+        self, recipes: Sequence, repeats: Sequence[int] | None = None, label: str = "training", fresh: bool = False
+    ) -> list[Run]:
         """The same for recipes that differ only in rate and warm-up within a batch size: those of one batch are trained as one batched model."""
         from labkit import arms
         from labkit.progress import Progress
@@ -136,7 +174,15 @@ class Lab:
                 for batch in batches:
                     group = [recipe for recipe in recipes if recipe.batch == batch]
                     inner = _Inner(progress, len(runs), group[0])
-                    runs += arms.train_together(group, self.store, lab=self.entry.number, repeat=repeat, claims=self.claims, fresh=fresh, progress=inner)
+                    runs += arms.train_together(
+                        group,
+                        self.store,
+                        lab=self.entry.number,
+                        repeat=repeat,
+                        claims=self.claims,
+                        fresh=fresh,
+                        progress=inner,
+                    )
                     progress.update(len(runs))
             progress.close(f"{label}: {len(runs)} runs")
         return self._use(runs)
@@ -147,7 +193,13 @@ class Lab:
         Args:
             rows: (metric, value) or (metric, value, samples) each.
         """
-        header = Header(self.entry.number, {"evidence": name, **config}, hardware=machine.hardware(self.device), software=machine.software(), claims=self.claims)
+        header = Header(
+            self.entry.number,
+            {"evidence": name, **config},
+            hardware=machine.hardware(self.device),
+            software=machine.software(),
+            claims=self.claims,
+        )
         with self.store.write(header) as writer:
             for metric, value, *samples in rows:
                 writer.metric(metric, value, samples=samples[0] if samples else 0)
@@ -167,16 +219,29 @@ class Lab:
 
     def board(self, runs: Iterable[Run] | None = None):
         """The lab's claims with verdicts, over the recorded runs and those of this session."""
-        return claims.board(list(runs) if runs is not None else [*self.recorded(), *self.used.values()], self.entry.number)
+        return claims.board(
+            list(runs) if runs is not None else [*self.recorded(), *self.used.values()], self.entry.number
+        )
 
     def record(self):
         """Display the record of this session: what ran, on what, and the verdicts. It travels inside the executed notebook."""
         own = claims.board(list(self.used.values()), self.entry.number)
-        content = {"lab": self.entry.number, "profile": self.profile, "settings": dataclasses.asdict(self.settings), "seeds": self.seeds,
-                   "seconds": round(time.perf_counter() - self.begin, 1), "runs": sorted(self.used), "verdicts": dict(zip(own["claim"], own["verdict"], strict=True)), "claims": self.claims,
-                   "predictions": self.predictions, "hardware": machine.hardware(self.device), "software": machine.software()}
+        content = {
+            "lab": self.entry.number,
+            "profile": self.profile,
+            "settings": dataclasses.asdict(self.settings),
+            "seeds": self.seeds,
+            "seconds": round(time.perf_counter() - self.begin, 1),
+            "runs": sorted(self.used),
+            "verdicts": dict(zip(own["claim"], own["verdict"], strict=True)),
+            "claims": self.claims,
+            "predictions": self.predictions,
+            "hardware": machine.hardware(self.device),
+            "software": machine.software(),
+        }
         text = f"recorded: {len(self.used)} runs of lab {self.entry.number} at profile {self.profile}, " + ", ".join(
-            f"{count} claims {verdict}" for verdict, count in own["verdict"].value_counts().items())
+            f"{count} claims {verdict}" for verdict, count in own["verdict"].value_counts().items()
+        )
         from IPython.display import display
 
         display({RECORD_MIME: content, "text/plain": text}, raw=True)
@@ -199,7 +264,14 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def start(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict | None = None, record_to: str = "", interactive: bool = True) -> Lab:
+def start(
+    lab: str,
+    profile: str = "quick",
+    seeds: str = "0",
+    overrides: dict | None = None,
+    record_to: str = "",
+    interactive: bool = True,
+) -> Lab:
     """Open a lab: check the request, prepare the store, show the plan.
 
     Args:
@@ -214,7 +286,9 @@ def start(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict | 
         RequestError: something in the request is wrong; nothing was written.
     """
     entry, settings, numbers = request(lab, profile, seeds, overrides)
-    session = Lab(entry, profile, settings, numbers, Store(Path(record_to) if record_to else paths.store()), interactive)
+    session = Lab(
+        entry, profile, settings, numbers, Store(Path(record_to) if record_to else paths.store()), interactive
+    )
     from IPython.display import Markdown, display
 
     display(Markdown(plan(entry, profile, numbers)))
@@ -224,5 +298,9 @@ def start(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict | 
 def plan(entry: Entry, profile: str, seeds: list[int]) -> str:
     """One paragraph: what is about to run and what it cost where it was measured."""
     cost = costs().get(entry.number, {}).get(profile)
-    time_text = f"It took {cost['seconds']:.0f} s on {cost['cpu']} ({cost['threads'] or 'all'} threads)." if cost else "Its time has not been measured yet."
+    time_text = (
+        f"It took {cost['seconds']:.0f} s on {cost['cpu']} ({cost['threads'] or 'all'} threads)."
+        if cost
+        else "Its time has not been measured yet."
+    )
     return f"**Lab {entry.number}** at profile **{profile}**, seeds {', '.join(map(str, seeds))}. {time_text} A run that was finished before is not trained again."

@@ -41,22 +41,40 @@ class Profile07:
     train: int = setting(4096, "training images", least=1)
     batches: list[int] = setting([16, 64, 256, 1024], "batch sizes of the ladder, the baseline first", least=1)
     epochs: float = setting(25.0, "epochs of every run", above=0)
-    warmup_epochs: float = setting(10 / 64, "warm-up of the baseline recipe, in epochs; LEGW keeps its iterations", least=0)
+    warmup_epochs: float = setting(
+        10 / 64, "warm-up of the baseline recipe, in epochs; LEGW keeps its iterations", least=0
+    )
     long_warmup_epochs: float = setting(5.0, "the fixed warm-up that is compared with it, in epochs", least=0)
     mlp_width: int = setting(64, "hidden units of a layer of the deep MLP", least=1)
     mlp_depth: int = setting(8, "hidden layers of the deep MLP", least=1)
-    mlp_rates: list[float] = setting([2.0**-e for e in range(10, 5, -1)], "base rates of the deep MLP at the smallest batch", above=0)
+    mlp_rates: list[float] = setting(
+        [2.0**-e for e in range(10, 5, -1)], "base rates of the deep MLP at the smallest batch", above=0
+    )
     mlp_seeds: int = setting(3, "seeds of the deep MLP, counted from the first of `seeds`", least=1)
     lstm_pool: int = setting(2, "mean-pool the images of the row-LSTM by this factor", among=(1, 2, 4))
     lstm_width: int = setting(64, "projection and hidden size of the row-LSTM", least=1)
-    lstm_rates: list[float] = setting([2.0**-e for e in range(8, 3, -1)], "base rates of the row-LSTM at the smallest batch", above=0)
+    lstm_rates: list[float] = setting(
+        [2.0**-e for e in range(8, 3, -1)], "base rates of the row-LSTM at the smallest batch", above=0
+    )
     lstm_batches: list[int] = setting([16, 1024], "batch sizes at which the row-LSTM is trained", least=1)
-    lstm_rules: list[str] = setting(["legw", "linear"], "scaling rules that the row-LSTM follows", among=("fixed", "square_root", "linear", "linear_with_warmup", "legw"))
-    adaptive: list[str] = setting([], "adaptive solvers that are compared", among=("adam", "rmsprop", "adagrad", "adadelta"))
+    lstm_rules: list[str] = setting(
+        ["legw", "linear"],
+        "scaling rules that the row-LSTM follows",
+        among=("fixed", "square_root", "linear", "linear_with_warmup", "legw"),
+    )
+    adaptive: list[str] = setting(
+        [], "adaptive solvers that are compared", among=("adam", "rmsprop", "adagrad", "adadelta")
+    )
     adaptive_rates: list[float] = setting([2.0**-e for e in range(10, 3, -1)], "their rates", above=0)
-    adadelta_rates: list[float] = setting([2.0**e for e in range(-2, 5)], "the rates of Adadelta, whose steps are small by themselves", above=0)
-    factorial: bool = setting(False, "train the whole table of batch x rate x warm-up, not only the cells on the rules' paths")
-    equal_steps_batches: list[int] = setting([64], "batches that also train for as many optimizer steps as the smallest batch does", least=1)
+    adadelta_rates: list[float] = setting(
+        [2.0**e for e in range(-2, 5)], "the rates of Adadelta, whose steps are small by themselves", above=0
+    )
+    factorial: bool = setting(
+        False, "train the whole table of batch x rate x warm-up, not only the cells on the rules' paths"
+    )
+    equal_steps_batches: list[int] = setting(
+        [64], "batches that also train for as many optimizer steps as the smallest batch does", least=1
+    )
     curvature_batches: list[int] = setting([64, 256], "batch sizes at which the curvature is followed", least=1)
     curvature_steps: int = setting(300, "optimizer steps of a curvature run at most", least=10)
     curvature_rate: float = setting(2.0**-4, "rate of the curvature runs, equal at every batch", above=0)
@@ -66,7 +84,9 @@ class Profile07:
         for name in ("batches", "lstm_batches", "equal_steps_batches", "curvature_batches"):
             for batch in getattr(self, name):
                 if batch > self.train:
-                    raise RequestError(f"{name} holds {batch}, more than the {self.train} training images; choose batches of at most {self.train}")
+                    raise RequestError(
+                        f"{name} holds {batch}, more than the {self.train} training images; choose batches of at most {self.train}"
+                    )
         if not self.batches or self.batches != sorted(set(self.batches)):
             raise RequestError(f"batches {self.batches} must be increasing, the baseline first")
 
@@ -88,14 +108,20 @@ class Profile11:
     runs: int = setting(12, "independent runs, seeds counted from the first of `seeds`", least=2)
     target: float = setting(0.93, "validation accuracy to reach", above=0, most=1)
     evaluate_every: int = setting(8, "optimizer steps between evaluations", least=1)
-    coarse_every: list[int] = setting([8, 64, 256], "evaluation intervals at which the same runs are read again", least=1)
+    coarse_every: list[int] = setting(
+        [8, 64, 256], "evaluation intervals at which the same runs are read again", least=1
+    )
 
     def __post_init__(self):
         if self.batch > self.train:
-            raise RequestError(f"batch {self.batch} is larger than the {self.train} training images; choose a batch of at most {self.train}")
+            raise RequestError(
+                f"batch {self.batch} is larger than the {self.train} training images; choose a batch of at most {self.train}"
+            )
         for every in self.coarse_every:
             if every % self.evaluate_every:
-                raise RequestError(f"coarse_every holds {every}, which is not a multiple of evaluate_every ({self.evaluate_every})")
+                raise RequestError(
+                    f"coarse_every holds {every}, which is not a multiple of evaluate_every ({self.evaluate_every})"
+                )
 
 
 DATACLASSES = {"00": Profile00, "07": Profile07, "11": Profile11}
@@ -140,7 +166,11 @@ def checked(name: str, value, kind, rules):
         raise RequestError(f"{name} must be {example(kind)}, not {value!r}")
     if rules["among"] is not None:
         choose(name, value, rules["among"])
-    bounds = (("least", lambda bound: value < bound, "at least"), ("most", lambda bound: value > bound, "at most"), ("above", lambda bound: not value > bound, "more than"))
+    bounds = (
+        ("least", lambda bound: value < bound, "at least"),
+        ("most", lambda bound: value > bound, "at most"),
+        ("above", lambda bound: not value > bound, "more than"),
+    )
     for key, broken, words in bounds:
         if rules[key] is not None and kind in (int, float) and broken(rules[key]):
             raise RequestError(f"{name} {value} is out of range; it must be {words} {rules[key]}")
@@ -148,7 +178,13 @@ def checked(name: str, value, kind, rules):
 
 
 def example(kind) -> str:
-    return {int: "a whole number", float: "a finite number", str: "a text", dict: "a mapping such as {'width': 8}", bool: "True or False"}[kind]
+    return {
+        int: "a whole number",
+        float: "a finite number",
+        str: "a text",
+        dict: "a mapping such as {'width': 8}",
+        bool: "True or False",
+    }[kind]
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -158,8 +194,12 @@ def parse_seeds(text: str) -> list[int]:
         RequestError: not a comma-separated list of distinct whole numbers of 0 or more.
     """
     parts = [part.strip() for part in str(text).split(",")]
-    if not all(part.isdecimal() and part.isascii() and int(part) < 2**31 for part in parts) or len(set(map(int, parts))) < len(parts):
-        raise RequestError(f"seeds {str(text)!r} not understood; write distinct whole numbers of 0 or more with commas between them, such as 0,1,2")
+    if not all(part.isdecimal() and part.isascii() and int(part) < 2**31 for part in parts) or len(
+        set(map(int, parts))
+    ) < len(parts):
+        raise RequestError(
+            f"seeds {str(text)!r} not understood; write distinct whole numbers of 0 or more with commas between them, such as 0,1,2"
+        )
     return [int(part) for part in parts]
 
 

@@ -148,11 +148,15 @@ class RunWriter:
         if kind not in SPAN_KINDS:
             raise RequestError(f"unknown span kind {kind!r}; allowed: {', '.join(SPAN_KINDS)}")
         if not 0 <= start <= end:
-            raise RequestError(f"a span from {start} s to {end} s; it must start at 0 or later and end no earlier than it starts")
+            raise RequestError(
+                f"a span from {start} s to {end} s; it must start at 0 or later and end no earlier than it starts"
+            )
         self.run.spans.append(Span(kind, start, end))
         self._line({"type": "span", "kind": kind, "start": round(start, 6), "end": round(end, 6)})
 
-    def metric(self, name: str, value: float, *, step: int = 0, epoch: float = 0.0, samples: int = 0, when: float | None = None) -> None:
+    def metric(
+        self, name: str, value: float, *, step: int = 0, epoch: float = 0.0, samples: int = 0, when: float | None = None
+    ) -> None:
         """Record one value of one metric; `when` defaults to now."""
         row = Row(int(step), float(epoch), int(samples), self.now() if when is None else when, name, float(value))
         self.run.rows.append(row)
@@ -201,13 +205,17 @@ def parse(lines: Iterable[bytes], name: str = "run") -> Iterator[Run]:
                 run.spans.append(Span(record["kind"], float(record["start"]), float(record["end"])))
             elif kind == "metric":
                 numbers = {key: float(record[key]) for key in ("epoch", "when", "value")}
-                run.rows.append(Row(int(record["step"]), samples=int(record["samples"]), name=str(record["name"]), **numbers))
+                run.rows.append(
+                    Row(int(record["step"]), samples=int(record["samples"]), name=str(record["name"]), **numbers)
+                )
             elif kind == "end":
                 run.status = str(record["status"])
             else:
                 raise ValueError(f"unknown record type {kind!r}")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise WorkError(f"{name}, line {number}: not a line of a run ({error}); restore the file or delete it") from None
+            raise WorkError(
+                f"{name}, line {number}: not a line of a run ({error}); restore the file or delete it"
+            ) from None
     if run is not None:
         yield run
 
@@ -231,8 +239,12 @@ def pack(runs: Iterable[Run], path: Path) -> None:
     lines = []
     for run in sorted(runs, key=lambda run: (canonical(run.config), run.header.repeat, run.header.machine)):
         lines.append(encode({"type": "run", "schema": 1, **dataclasses.asdict(run.header)}))
-        lines += [encode({"type": "span", **{k: short(v) for k, v in dataclasses.asdict(span).items()}}) for span in run.spans]
-        lines += [encode({"type": "metric", **{k: short(v) for k, v in dataclasses.asdict(row).items()}}) for row in run.rows]
+        lines += [
+            encode({"type": "span", **{k: short(v) for k, v in dataclasses.asdict(span).items()}}) for span in run.spans
+        ]
+        lines += [
+            encode({"type": "metric", **{k: short(v) for k, v in dataclasses.asdict(row).items()}}) for row in run.rows
+        ]
         lines.append(encode({"type": "end", "status": run.status}))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
@@ -253,14 +265,21 @@ class Store:
 
     def path(self, header: Header) -> Path:
         """The file of a run; runs trained together are kept apart from runs that own their seconds."""
-        return self.folder / header.lab / f"{header.identity}-{header.machine}{'-arms' if header.arms > 1 else ''}.jsonl"
+        return (
+            self.folder / header.lab / f"{header.identity}-{header.machine}{'-arms' if header.arms > 1 else ''}.jsonl"
+        )
 
     def find(self, header: Header) -> Run | None:
         """The finished run with this identity on this machine, else None. Where arms would do, a run that was trained alone does too.
 
         A run made under another version of a rule that would judge it now does not count: the rule has to be written first.
         """
-        for path in dict.fromkeys((self.path(header), self.path(dataclasses.replace(header, arms=1)) if header.arms > 1 else self.path(header))):
+        for path in dict.fromkeys(
+            (
+                self.path(header),
+                self.path(dataclasses.replace(header, arms=1)) if header.arms > 1 else self.path(header),
+            )
+        ):
             run = read(path) if path.exists() else None
             if run is not None and run.status == "finished" and header.claims.items() <= run.header.claims.items():
                 return run

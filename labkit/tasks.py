@@ -30,8 +30,15 @@ class ImageClassification(pl.LightningModule):
     When not to use it: a loss that is not a mean over samples; write a task of its own.
     """
 
-    def __init__(self, model: nn.Module, optimizer="sgd", schedule: Schedule | None = None, evaluations: Sequence[str] = ("validation",), label_smoothing: float = 0.0,
-                 optimizer_options: dict | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer="sgd",
+        schedule: Schedule | None = None,
+        evaluations: Sequence[str] = ("validation",),
+        label_smoothing: float = 0.0,
+        optimizer_options: dict | None = None,
+    ):
         super().__init__()
         if not 0.0 <= label_smoothing < 1.0:
             raise RequestError(f"label_smoothing {label_smoothing} is out of range; it must lie in [0, 1)")
@@ -48,7 +55,7 @@ class ImageClassification(pl.LightningModule):
         return F.cross_entropy(self.model(images), classes, label_smoothing=self.label_smoothing)
 
     def on_validation_epoch_start(self) -> None:
-        self._totals = {name: torch.zeros(3, device=self.device, dtype=torch.float64 if self.device.type == "cpu" else torch.float32) for name in self.evaluations}
+        self._totals = {name: torch.zeros(3, device=self.device) for name in self.evaluations}
 
     def validation_step(self, batch, batch_index: int, dataloader_idx: int = 0) -> None:
         images, classes = batch
@@ -56,12 +63,16 @@ class ImageClassification(pl.LightningModule):
         loss = F.cross_entropy(logits, classes, reduction="sum")
         correct = (logits.argmax(1) == classes).sum()
         # Accumulated on the device: reading a number here would make the host wait for every batch.
-        self._totals[self.evaluations[dataloader_idx]] += torch.stack([loss, correct, torch.tensor(float(len(classes)), device=loss.device)]).to(self._totals[self.evaluations[dataloader_idx]])
+        self._totals[self.evaluations[dataloader_idx]] += torch.stack(
+            [loss, correct, torch.full_like(loss, len(classes))]
+        )
 
     def on_validation_epoch_end(self) -> None:
         for name, totals in self._totals.items():
-            loss, correct, count = self.trainer.strategy.reduce(totals, reduce_op="sum") if self.trainer.world_size > 1 else totals
-            self.log_dict({f"{name}_loss": (loss / count).float(), f"{name}_accuracy": (correct / count).float()}, rank_zero_only=False)
+            loss, correct, count = (
+                self.trainer.strategy.reduce(totals, reduce_op="sum") if self.trainer.world_size > 1 else totals
+            )
+            self.log_dict({f"{name}_loss": loss / count, f"{name}_accuracy": correct / count})
 
     def configure_optimizers(self):
         if callable(self.optimizer):
@@ -71,4 +82,7 @@ class ImageClassification(pl.LightningModule):
             optimizer = build.build(self.optimizer, self.model, rate=rate, **self.optimizer_options)
         if self.schedule is None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": to_torch(optimizer, self.schedule), "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": to_torch(optimizer, self.schedule), "interval": "step"},
+        }

@@ -15,14 +15,27 @@ RATES = [2.0**-8, 2.0**-7, 2.0**-6]
 
 
 def planted(batch, rate, warmup, value, seed=0, validation=None, seconds=1.0, claim_hashes=None, **config):
-    rows = [Row(1, 1.0, batch, 1.0, "test_accuracy", value), Row(1, 1.0, batch, 1.0, "validation_accuracy", value if validation is None else validation)]
-    full = {"batch": batch, "rate": rate, "warmup_steps": warmup, "optimizer": "sgd", "options": {"momentum": 0.9}, **config}
+    rows = [
+        Row(1, 1.0, batch, 1.0, "test_accuracy", value),
+        Row(1, 1.0, batch, 1.0, "validation_accuracy", value if validation is None else validation),
+    ]
+    full = {
+        "batch": batch,
+        "rate": rate,
+        "warmup_steps": warmup,
+        "optimizer": "sgd",
+        "options": {"momentum": 0.9},
+        **config,
+    }
     return Run(Header("07", full, seed, claims=claim_hashes or {}), [Span("train", 0.0, seconds)], rows, "finished")
 
 
 def sweep(accuracy, seeds=3):
     """The whole table, with accuracy(batch, rate, warmup)."""
-    return [planted(c.batch, c.rate, c.warmup_steps, accuracy(c.batch, c.rate, c.warmup_steps), seed) for c, seed in itertools.product(TABLE.factorial(RATES), range(seeds))]
+    return [
+        planted(c.batch, c.rate, c.warmup_steps, accuracy(c.batch, c.rate, c.warmup_steps), seed)
+        for c, seed in itertools.product(TABLE.factorial(RATES), range(seeds))
+    ]
 
 
 def on(path, rate, batch):
@@ -30,7 +43,17 @@ def on(path, rate, batch):
     return cell.batch, cell.rate, cell.warmup_steps
 
 
-ORDERING = {"select": {}, "table": AXES, "rates": RATES, "batch": 1024, "ours": "legw", "theirs": "linear", "seeds": 3, "images": 452, "margin": 2.0}
+ORDERING = {
+    "select": {},
+    "table": AXES,
+    "rates": RATES,
+    "batch": 1024,
+    "ours": "legw",
+    "theirs": "linear",
+    "seeds": 3,
+    "images": 452,
+    "margin": 2.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +61,9 @@ ORDERING = {"select": {}, "table": AXES, "rates": RATES, "batch": 1024, "ours": 
     [(RATES, "holds", 1.0), (RATES[:1], "partly", 1 / 3), ([], "contradicted", 0.0)],
 )
 def test_ordering_is_judged_over_the_flat_set(winning, outcome, fraction):
-    good = {on("legw", rate, 1024) for rate in winning} | {on("linear", rate, 1024) for rate in RATES if rate not in winning}
+    good = {on("legw", rate, 1024) for rate in winning} | {
+        on("linear", rate, 1024) for rate in RATES if rate not in winning
+    }
 
     def accuracy(batch, rate, warmup):
         if batch < 1024:
@@ -50,7 +75,9 @@ def test_ordering_is_judged_over_the_flat_set(winning, outcome, fraction):
 
 
 def test_a_gap_inside_the_margin_is_not_seen():
-    found = rules.RULES["ordering"](sweep(lambda batch, rate, warmup: 0.95 if batch < 1024 else 0.9 + 0.001 * warmup / 40), **ORDERING)
+    found = rules.RULES["ordering"](
+        sweep(lambda batch, rate, warmup: 0.95 if batch < 1024 else 0.9 + 0.001 * warmup / 40), **ORDERING
+    )
     assert found.outcome == "not seen"
 
 
@@ -69,7 +96,16 @@ def test_too_few_seeds_are_not_judged():
 
 
 def test_not_inferior_and_near_retuned():
-    shared = {"select": {}, "table": AXES, "rates": RATES, "batch": 1024, "path": "legw", "seeds": 3, "images": 452, "margin": 2.0}
+    shared = {
+        "select": {},
+        "table": AXES,
+        "rates": RATES,
+        "batch": 1024,
+        "path": "legw",
+        "seeds": 3,
+        "images": 452,
+        "margin": 2.0,
+    }
     kept, lost = sweep(lambda *cell: 0.95), sweep(lambda batch, rate, warmup: 0.95 if batch < 1024 else 0.90)
     assert rules.RULES["not_inferior"](kept, **shared).outcome == "holds"
     assert rules.RULES["not_inferior"](lost, **shared).outcome == "contradicted"
@@ -81,14 +117,25 @@ def test_not_inferior_and_near_retuned():
 
 def test_rates_are_tuned_on_validation_and_read_on_test():
     lucky = (1024, RATES[2] * 64, 0.0)
-    runs = [dataclasses.replace(run, rows=[Row(1, 1.0, 16, 1.0, "test_accuracy", 0.99), Row(1, 1.0, 16, 1.0, "validation_accuracy", 0.10)])
-            if (run.config["batch"], run.config["rate"], run.config["warmup_steps"]) == lucky else run for run in sweep(lambda *cell: 0.95)]
-    found = rules.RULES["near_retuned"](runs, select={}, table=AXES, rates=RATES, batch=1024, path="legw", seeds=3, images=452, margin=2.0)
+    runs = [
+        dataclasses.replace(
+            run, rows=[Row(1, 1.0, 16, 1.0, "test_accuracy", 0.99), Row(1, 1.0, 16, 1.0, "validation_accuracy", 0.10)]
+        )
+        if (run.config["batch"], run.config["rate"], run.config["warmup_steps"]) == lucky
+        else run
+        for run in sweep(lambda *cell: 0.95)
+    ]
+    found = rules.RULES["near_retuned"](
+        runs, select={}, table=AXES, rates=RATES, batch=1024, path="legw", seeds=3, images=452, margin=2.0
+    )
     assert "retuned at 1024: 0.950" in found.evidence
 
 
 def test_speed_uses_runs_that_own_their_seconds():
-    runs = [planted(*on("legw", RATES[0], batch), 0.9, seconds=seconds) for batch, seconds in zip((16, 64, 256, 1024), (8.0, 4.0, 2.0, 2.0))]
+    runs = [
+        planted(*on("legw", RATES[0], batch), 0.9, seconds=seconds)
+        for batch, seconds in zip((16, 64, 256, 1024), (8.0, 4.0, 2.0, 2.0))
+    ]
     ask = {"select": {}, "table": AXES, "rates": RATES[:1], "batch": 1024, "path": "legw", "at_least": 2.0}
     assert "4.00 times" in rules.RULES["faster"](runs, **ask).evidence
     shared = [dataclasses.replace(run, header=dataclasses.replace(run.header, arms=5)) for run in runs]
@@ -98,13 +145,37 @@ def test_speed_uses_runs_that_own_their_seconds():
 def test_speed_at_kept_accuracy_goes_no_further_than_the_accuracy():
     values = dict(zip((16, 64, 256, 1024), (0.95, 0.95, 0.70, 0.70)))
     runs = [planted(*on("legw", RATES[0], batch), value, seconds=160 / batch) for batch, value in values.items()]
-    found = rules.RULES["faster"](runs, select={}, table=AXES, rates=RATES[:1], batch=1024, path="legw", at_least=2.0, equal_accuracy=True, images=452, margin=2.0)
+    found = rules.RULES["faster"](
+        runs,
+        select={},
+        table=AXES,
+        rates=RATES[:1],
+        batch=1024,
+        path="legw",
+        at_least=2.0,
+        equal_accuracy=True,
+        images=452,
+        margin=2.0,
+    )
     assert "batch 64: 4.00 times" in found.evidence
 
 
 def test_adaptive_solver_that_does_better_does_not_fall_behind():
-    solver = [planted(1024, rate, 0.0, value, optimizer="adam", options={}) for rate, value in ((0.01, 0.94), (0.1, 0.3))]
-    ask = {"select": {}, "table": AXES, "rates": RATES, "batch": 1024, "solver": "adam", "solver_rates": [0.01, 0.1], "path": "legw", "seeds": 1, "images": 452, "margin": 2.0}
+    solver = [
+        planted(1024, rate, 0.0, value, optimizer="adam", options={}) for rate, value in ((0.01, 0.94), (0.1, 0.3))
+    ]
+    ask = {
+        "select": {},
+        "table": AXES,
+        "rates": RATES,
+        "batch": 1024,
+        "solver": "adam",
+        "solver_rates": [0.01, 0.1],
+        "path": "legw",
+        "seeds": 1,
+        "images": 452,
+        "margin": 2.0,
+    }
     worse = sweep(lambda batch, rate, warmup: 0.95 if batch < 1024 else 0.80)
     assert rules.RULES["adaptive_behind"]([*solver, *worse], **ask).outcome == "contradicted"
     better = sweep(lambda batch, rate, warmup: 0.99)
@@ -112,7 +183,10 @@ def test_adaptive_solver_that_does_better_does_not_fall_behind():
 
 
 def curvature_run(batch, peak_step, seed=0):
-    rows = [Row(step, step * batch / 4096, step * batch, step, "curvature", 10 - abs(step - peak_step) / 10) for step in range(0, 300, 10)]
+    rows = [
+        Row(step, step * batch / 4096, step * batch, step, "curvature", 10 - abs(step - peak_step) / 10)
+        for step in range(0, 300, 10)
+    ]
     return Run(Header("07", {"batch": batch}, seed), [], rows, "finished")
 
 
@@ -126,7 +200,9 @@ def test_a_peak_at_a_constant_iteration_moves_linearly_in_epochs():
 
 def test_a_single_spike_is_not_a_peak():
     run = curvature_run(64, 100)
-    spiked = dataclasses.replace(run, rows=[dataclasses.replace(row, value=1e6) if row.step == 250 else row for row in run.rows])
+    spiked = dataclasses.replace(
+        run, rows=[dataclasses.replace(row, value=1e6) if row.step == 250 else row for row in run.rows]
+    )
     assert rules.scaling.curvature_peak(spiked, "step") == pytest.approx(100, abs=10)
 
 
@@ -134,14 +210,22 @@ def test_bounds_and_slopes():
     def run(rows):
         return Run(Header("07", {}), [], rows, "finished")
 
-    assert rules.RULES["at_most"]([run([Row(0, 0, 0, 0, "error", 1e-9)])], metric="error", bound=1e-6).outcome == "holds"
-    assert rules.RULES["at_most"]([run([Row(0, 0, 0, 0, "error", float("nan"))])], metric="error", bound=1e-6).outcome == "contradicted"
+    assert (
+        rules.RULES["at_most"]([run([Row(0, 0, 0, 0, "error", 1e-9)])], metric="error", bound=1e-6).outcome == "holds"
+    )
+    assert (
+        rules.RULES["at_most"]([run([Row(0, 0, 0, 0, "error", float("nan"))])], metric="error", bound=1e-6).outcome
+        == "contradicted"
+    )
     falling = run([Row(0, 0, batch, 0, "trace", 7.0 / batch) for batch in (4, 16, 64)])
     assert rules.RULES["slope_within"]([falling], metric="trace", low=-1.01, high=-0.99).outcome == "holds"
 
 
 def timed_run(seed, steps, every=1, target=0.9):
-    rows = [Row(step, 0.0, 0, step * 0.1 + 0.01, "validation_accuracy", 0.95 if step >= steps else 0.1) for step in range(1, 21, every)]
+    rows = [
+        Row(step, 0.0, 0, step * 0.1 + 0.01, "validation_accuracy", 0.95 if step >= steps else 0.1)
+        for step in range(1, 21, every)
+    ]
     header = Header("11", {}, seed, target={"metric": "validation_accuracy", "value": target, "higher": True})
     return Run(header, [Span("init", 0.0, 0.01), Span("train", 0.01, 2.1)], rows, "finished")
 
@@ -174,7 +258,9 @@ def test_remembered_claims_never_show_a_figure_nor_more_than_a_shape():
         if claim.grade == "remembered":
             assert claim.literature == ""
             assert claims.verdict_of(claim, "holds") == "same shape at smaller scale"
-            assert {claims.verdict_of(claim, outcome) for outcome in ("partly", "contradicted", "not seen")} == {"not seen"}
+            assert {claims.verdict_of(claim, outcome) for outcome in ("partly", "contradicted", "not seen")} == {
+                "not seen"
+            }
 
 
 def test_a_run_under_another_version_of_the_rule_cannot_support_it():

@@ -32,13 +32,23 @@ def build(name: str, model, rate: float | None = None, **options):
         choose(f"option of {name}", option, OPTIONS[name])
     if rate is not None and not rate >= 0.0:
         raise RequestError(f"rate {rate} of {name} is negative; a learning rate must be 0 or more")
+    if rate is None and name in LAYERWISE:
+        raise RequestError(f"{name} has no default rate; give one")
     import torch
 
     from labkit import optim
     from labkit.optim.groups import parameter_groups
 
-    classes = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad, "adadelta": torch.optim.Adadelta,
-               "lars": optim.LARS, "lamb": optim.LAMB}
+    classes = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "rmsprop": torch.optim.RMSprop,
+        "adagrad": torch.optim.Adagrad,
+        "adadelta": torch.optim.Adadelta,
+        "lars": optim.LARS,
+        "lamb": optim.LAMB,
+    }
     decay = options.pop("weight_decay", 0.0)
     groups = parameter_groups(model, decay) if decay or name in LAYERWISE else list(model.parameters())
     if name not in LAYERWISE and decay:

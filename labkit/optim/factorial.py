@@ -9,7 +9,13 @@ from labkit.errors import choose
 from labkit.optim.schedules import Baseline, fixed, legw, linear, linear_with_warmup, square_root, warmup_iterations
 
 RULES = ("fixed", "square_root", "linear", "linear_with_warmup", "legw")
-LABELS = {"fixed": "fixed rate", "square_root": "square root", "linear": "linear", "linear_with_warmup": "linear + 5 epochs", "legw": "LEGW"}
+LABELS = {
+    "fixed": "fixed rate",
+    "square_root": "square root",
+    "linear": "linear",
+    "linear_with_warmup": "linear + 5 epochs",
+    "legw": "LEGW",
+}
 
 
 @dataclass(frozen=True, order=True)

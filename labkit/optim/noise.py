@@ -16,7 +16,9 @@ def gradient(model: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
     return torch.cat([part.flatten() for part in parts])
 
 
-def gradient_covariance_trace(model: nn.Module, images: Tensor, classes: Tensor, batch: int, draws: int = 64, seed: int = 0) -> float:
+def gradient_covariance_trace(
+    model: nn.Module, images: Tensor, classes: Tensor, batch: int, draws: int = 64, seed: int = 0
+) -> float:
     """Unbiased estimate of tr Cov of the gradient of a random batch, from `draws` batches drawn with replacement at fixed weights.
 
     Args:

@@ -30,7 +30,9 @@ class CurvatureProbe(pl.Callback):
             return
         self.probed_at = step
         value = float(curvature_along_gradient(task.model, F.cross_entropy, self.images, self.classes))
-        self.writer.metric("curvature", value, step=step, epoch=step / trainer.num_training_batches * trainer.accumulate_grad_batches)
+        self.writer.metric(
+            "curvature", value, step=step, epoch=step / trainer.num_training_batches * trainer.accumulate_grad_batches
+        )
 
     def on_train_start(self, trainer, task) -> None:
         self.probe(trainer, task)

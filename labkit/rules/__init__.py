@@ -9,9 +9,23 @@ from labkit.fingerprint import plain_code
 from labkit.rules import general, scaling, times
 
 FUNCTIONS = (
-    scaling.ordering, scaling.not_inferior, scaling.near_retuned, scaling.adaptive_behind, scaling.faster, scaling.peak_moves, scaling.rises_and_falls,
-    general.at_most, general.slope_within, general.published_rates, general.published_warmup, general.published_trend, general.published_misses,
-    times.variation_at_most, times.evaluation_decides, times.ledger_adds_up, times.best_of_n,
+    scaling.ordering,
+    scaling.not_inferior,
+    scaling.near_retuned,
+    scaling.adaptive_behind,
+    scaling.faster,
+    scaling.peak_moves,
+    scaling.rises_and_falls,
+    general.at_most,
+    general.slope_within,
+    general.published_rates,
+    general.published_warmup,
+    general.published_trend,
+    general.published_misses,
+    times.variation_at_most,
+    times.evaluation_decides,
+    times.ledger_adds_up,
+    times.best_of_n,
 )
 RULES = {function.__name__: function for function in FUNCTIONS}
 
@@ -26,5 +40,7 @@ def code(name: str) -> str:
         done[function.__qualname__] = plain_code(inspect.getsource(function))
         module = inspect.getmodule(function)
         reached = (getattr(module, other, None) for other in function.__code__.co_names)
-        todo += [other for other in reached if inspect.isfunction(other) and other.__module__.startswith("labkit.rules")]
+        todo += [
+            other for other in reached if inspect.isfunction(other) and other.__module__.startswith("labkit.rules")
+        ]
     return "\n".join(done[key] for key in sorted(done))

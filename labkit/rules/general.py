@@ -16,7 +16,9 @@ def at_most(runs, *, metric, bound, select=None) -> Finding:
     if not values:
         return needs(f"a run that records {metric}")
     worst = max(values, key=lambda value: math.inf if math.isnan(value) else value)
-    return Finding("holds" if worst <= bound else "contradicted", f"largest {metric} {worst:.2g}, bound {bound:g}", len(values))
+    return Finding(
+        "holds" if worst <= bound else "contradicted", f"largest {metric} {worst:.2g}, bound {bound:g}", len(values)
+    )
 
 
 def slope_within(runs, *, metric, low, high) -> Finding:
@@ -25,7 +27,9 @@ def slope_within(runs, *, metric, low, high) -> Finding:
     if len({row.samples for row in rows}) < 3:
         return needs(f"{metric} at three batch sizes or more")
     slope = float(np.polyfit(np.log([row.samples for row in rows]), np.log([row.value for row in rows]), 1)[0])
-    return Finding("holds" if low <= slope <= high else "contradicted", f"slope {slope:.3f}, allowed {low} to {high}", len(rows))
+    return Finding(
+        "holds" if low <= slope <= high else "contradicted", f"slope {slope:.3f}, allowed {low} to {high}", len(rows)
+    )
 
 
 def published(name: str) -> pd.DataFrame:
@@ -38,14 +42,21 @@ def published_rates(runs, *, table, samples) -> Finding:
     rows = published(table)
     base = Baseline(int(rows.batch[0]), float(rows.rate[0]), float(rows.warmup_epochs[0]))
     right = [math.isclose(legw(base, int(row.batch)).rate, row.rate, rel_tol=1e-9) for row in rows.itertuples()]
-    return Finding("holds" if all(right) else "contradicted", f"{sum(right)} of {len(right)} rates of the table follow from its first row")
+    return Finding(
+        "holds" if all(right) else "contradicted",
+        f"{sum(right)} of {len(right)} rates of the table follow from its first row",
+    )
 
 
 def published_warmup(runs, *, table, samples, exceptions) -> Finding:
     """Warm-up iterations are the same at every row that follows the rule; `exceptions` are the batches that the publisher's own table takes out of it."""
     rows = published(table)
     base = Baseline(int(rows.batch[0]), float(rows.rate[0]), float(rows.warmup_epochs[0]))
-    differ = [int(row.batch) for row in rows.itertuples() if not math.isclose(legw(base, int(row.batch)).warmup_epochs, row.warmup_epochs, rel_tol=1e-9)]
+    differ = [
+        int(row.batch)
+        for row in rows.itertuples()
+        if not math.isclose(legw(base, int(row.batch)).warmup_epochs, row.warmup_epochs, rel_tol=1e-9)
+    ]
     constant = {round(warmup_iterations(legw(base, int(batch)), samples)) for batch in rows.batch}
     shown = {batch: round(float(rows.warmup_epochs[rows.batch == batch].iloc[0]) * samples / batch) for batch in differ}
     evidence = f"{sorted(constant)} iterations by the rule at {len(rows)} batches; rows that differ: {shown or 'none'} (iterations)"
@@ -58,7 +69,9 @@ def published_trend(runs, *, table, x, y, low, high, from_x=0, below=None) -> Fi
     rows = rows[rows[x] >= from_x]
     design = np.log(rows[x].to_numpy(float))
     (slope, _), covariance = np.polyfit(design, np.log(rows[y].to_numpy(float)), 1, cov=True)
-    evidence = f"slope of log {y} against log {x}: {slope:.2f} +/- {math.sqrt(covariance[0, 0]):.2f} over {len(rows)} rows"
+    evidence = (
+        f"slope of log {y} against log {x}: {slope:.2f} +/- {math.sqrt(covariance[0, 0]):.2f} over {len(rows)} rows"
+    )
     return Finding("holds" if low <= slope <= high else "not seen", evidence)
 
 

@@ -15,7 +15,11 @@ def cell_values(runs, cell, metric: str):
     """The final values of a metric over the seeds of one cell of the factorial table (the newest run of a seed wins)."""
     found = {}
     for run in sorted(runs, key=lambda run: run.header.began):
-        if run.config["batch"] == cell.batch and run.config["rate"] == cell.rate and abs(run.config["warmup_steps"] - cell.warmup_steps) < 1e-3:
+        if (
+            run.config["batch"] == cell.batch
+            and run.config["rate"] == cell.rate
+            and abs(run.config["warmup_steps"] - cell.warmup_steps) < 1e-3
+        ):
             value = run.last(metric)
             found[run.header.repeat] = value if math.isfinite(value) else 0.0
     return list(found.values())
@@ -50,7 +54,15 @@ def paths_at(runs, table: Table, rates, rule: str, seeds: int, batch: int, metri
 def counted(signs, evidence: str, runs: int) -> Finding:
     """An outcome from the signs (+1 held, 0 within the margin, -1 the opposite held) over the flat set."""
     fraction = sum(sign > 0 for sign in signs) / len(signs)
-    outcome = "holds" if fraction == 1 else "partly" if fraction > 0 else "contradicted" if all(sign < 0 for sign in signs) else "not seen"
+    outcome = (
+        "holds"
+        if fraction == 1
+        else "partly"
+        if fraction > 0
+        else "contradicted"
+        if all(sign < 0 for sign in signs)
+        else "not seen"
+    )
     return Finding(outcome, evidence, runs, fraction)
 
 
@@ -60,23 +72,32 @@ def ordering(runs, *, select, table, rates, batch, ours, theirs, seeds, images, 
     flat = flat_set(runs, table, rates, images)
     first, second = (paths_at(runs, table, flat, rule, seeds, batch) for rule in (ours, theirs))
     if not flat or first is None or second is None:
-        return needs(f"{LABELS[ours]} and {LABELS[theirs]} at batch {batch} from every flat base rate, {seeds} seeds each")
+        return needs(
+            f"{LABELS[ours]} and {LABELS[theirs]} at batch {batch} from every flat base rate, {seeds} seeds each"
+        )
     signs, parts = [], []
     for rate in flat:
         a, b = first[rate], second[rate]
         gap, bound = np.mean(a) - np.mean(b), margin * math.hypot(standard_error(a, images), standard_error(b, images))
         signs.append(1 if gap >= bound else -1 if gap <= -bound else 0)
         parts.append(f"{np.mean(a):.3f} against {np.mean(b):.3f} from 2^{math.log2(rate):g}")
-    return counted(signs, f"{LABELS[ours]} against {LABELS[theirs]} at batch {batch}: " + "; ".join(parts), len(flat) * 2 * seeds)
+    return counted(
+        signs, f"{LABELS[ours]} against {LABELS[theirs]} at batch {batch}: " + "; ".join(parts), len(flat) * 2 * seeds
+    )
 
 
 def not_inferior(runs, *, select, table, rates, batch, path, seeds, images, margin) -> Finding:
     """The path's accuracy at `batch` is no more than `margin` standard errors of the difference below its accuracy at the smallest batch, over the flat set."""
     runs, table = chosen(runs, select), Table(**{**table, "batches": tuple(table["batches"])})
     flat = flat_set(runs, table, rates, images)
-    large, small = paths_at(runs, table, flat, path, seeds, batch), paths_at(runs, table, flat, path, seeds, table.batches[0])
+    large, small = (
+        paths_at(runs, table, flat, path, seeds, batch),
+        paths_at(runs, table, flat, path, seeds, table.batches[0]),
+    )
     if not flat or large is None or small is None:
-        return needs(f"{LABELS[path]} at batches {table.batches[0]} and {batch} from every flat base rate, {seeds} seeds each")
+        return needs(
+            f"{LABELS[path]} at batches {table.batches[0]} and {batch} from every flat base rate, {seeds} seeds each"
+        )
     signs, parts = [], []
     for rate in flat:
         a, b = large[rate], small[rate]
@@ -102,12 +123,19 @@ def near_retuned(runs, *, select, table, rates, batch, path, seeds, images, marg
         bound = margin * math.hypot(standard_error(ours[rate], images), standard_error(best, images))
         signs.append(1 if np.mean(ours[rate]) >= np.mean(best) - bound else -1)
         parts.append(f"{np.mean(ours[rate]):.3f} from 2^{math.log2(rate):g}")
-    return counted(signs, f"retuned at {batch}: {np.mean(best):.3f} (rate 2^{math.log2(winner.rate):g}, {winner.warmup_steps:g} warm-up steps); {LABELS[path]} " + "; ".join(parts), len(cells) * seeds)
+    return counted(
+        signs,
+        f"retuned at {batch}: {np.mean(best):.3f} (rate 2^{math.log2(winner.rate):g}, {winner.warmup_steps:g} warm-up steps); {LABELS[path]} "
+        + "; ".join(parts),
+        len(cells) * seeds,
+    )
 
 
 def adaptive_behind(runs, *, select, table, rates, batch, solver, solver_rates, path, seeds, images, margin) -> Finding:
     """At `batch`, the adaptive solver at its best rate (retuned there on validation) is less accurate than the path, over the flat set."""
-    solved = [run for run in chosen(runs, {**select, "optimizer": solver, "options": {}}) if run.config["batch"] == batch]
+    solved = [
+        run for run in chosen(runs, {**select, "optimizer": solver, "options": {}}) if run.config["batch"] == batch
+    ]
     runs, table = chosen(runs, {**select, "optimizer": "sgd"}), Table(**{**table, "batches": tuple(table["batches"])})
     flat = flat_set(runs, table, rates, images)
     ours = paths_at(runs, table, flat, path, seeds, batch)
@@ -122,7 +150,11 @@ def adaptive_behind(runs, *, select, table, rates, batch, solver, solver_rates, 
         bound = margin * math.hypot(standard_error(ours[rate], images), standard_error(theirs, images))
         signs.append(1 if gap >= bound else -1 if gap <= -bound else 0)
     parts = "; ".join(f"{np.mean(ours[rate]):.3f} from 2^{math.log2(rate):g}" for rate in flat)
-    return counted(signs, f"{solver} retuned at {batch}: {np.mean(theirs):.3f} (rate 2^{math.log2(best_rate):g}); {LABELS[path]} without retuning: {parts}", len(flat) * seeds + len(solved))
+    return counted(
+        signs,
+        f"{solver} retuned at {batch}: {np.mean(theirs):.3f} (rate 2^{math.log2(best_rate):g}); {LABELS[path]} without retuning: {parts}",
+        len(flat) * seeds + len(solved),
+    )
 
 
 def faster(runs, *, select, table, rates, batch, path, at_least, equal_accuracy=False, images=0, margin=0.0) -> Finding:
@@ -132,7 +164,13 @@ def faster(runs, *, select, table, rates, batch, path, at_least, equal_accuracy=
     seconds, accuracy = {}, {}
     for at, size in enumerate(table.batches):
         cells = {table.path(path, rate)[at] for rate in rates}
-        found = [run for cell in cells for run in runs if (run.config["batch"], run.config["rate"]) == (cell.batch, cell.rate) and abs(run.config["warmup_steps"] - cell.warmup_steps) < 1e-3]
+        found = [
+            run
+            for cell in cells
+            for run in runs
+            if (run.config["batch"], run.config["rate"]) == (cell.batch, cell.rate)
+            and abs(run.config["warmup_steps"] - cell.warmup_steps) < 1e-3
+        ]
         if found:
             seconds[size] = float(np.median([run.seconds("train") for run in found]))
             best = max(cells, key=lambda cell: np.mean(cell_values(runs, cell, "validation_accuracy") or [0.0]))
@@ -141,12 +179,16 @@ def faster(runs, *, select, table, rates, batch, path, at_least, equal_accuracy=
     if base not in seconds or batch not in seconds:
         return needs(f"timed runs of {LABELS[path]} at batches {base} and {batch}")
     if equal_accuracy:
+
         def kept(size):
             bound = margin * math.hypot(standard_error(accuracy[size], images), standard_error(accuracy[base], images))
             return np.mean(accuracy[size]) >= np.mean(accuracy[base]) - bound
+
         batch = max(size for size in seconds if kept(size))
     ratio = seconds[base] / seconds[batch]
-    evidence = f"{seconds[base]:.3g} s at batch {base}, {seconds[batch]:.3g} s at batch {batch}: {ratio:.2f} times" + (" (the largest batch that kept the accuracy)" if equal_accuracy else "")
+    evidence = f"{seconds[base]:.3g} s at batch {base}, {seconds[batch]:.3g} s at batch {batch}: {ratio:.2f} times" + (
+        " (the largest batch that kept the accuracy)" if equal_accuracy else ""
+    )
     return Finding("holds" if ratio >= at_least else "not seen", evidence, len(runs))
 
 
@@ -171,7 +213,9 @@ def peak_moves(runs, *, select, batches, axis, low, high, seeds) -> Finding:
     x = np.log2(batches)
     y = [np.mean(np.log2(np.maximum(peaks[batch], 1e-9))) for batch in batches]
     slope = float(np.polyfit(x, y, 1)[0])
-    evidence = f"slope {slope:.2f}; peak at {axis} " + ", ".join(f"{np.mean(peaks[batch]):.3g} (batch {batch})" for batch in batches)
+    evidence = f"slope {slope:.2f}; peak at {axis} " + ", ".join(
+        f"{np.mean(peaks[batch]):.3g} (batch {batch})" for batch in batches
+    )
     return Finding("holds" if low <= slope <= high else "not seen", evidence, sum(map(len, peaks.values())))
 
 
@@ -184,6 +228,14 @@ def rises_and_falls(runs, *, select, seeds, start_below, end_below, peak_before)
     for run in runs:
         smooth = running_median([row.value for row in run.series("curvature")])
         top = int(np.argmax(smooth))
-        held.append(smooth[0] <= start_below * smooth[top] and smooth[-1] <= end_below * smooth[top] and top <= peak_before * len(smooth))
+        held.append(
+            smooth[0] <= start_below * smooth[top]
+            and smooth[-1] <= end_below * smooth[top]
+            and top <= peak_before * len(smooth)
+        )
         parts.append(f"{smooth[0]:.2g}, {smooth[top]:.2g}, {smooth[-1]:.2g} at batch {run.config['batch']}")
-    return Finding("holds" if all(held) else "not seen", f"start, peak, end in {sum(held)} of {len(held)} runs as said: " + "; ".join(parts), len(runs))
+    return Finding(
+        "holds" if all(held) else "not seen",
+        f"start, peak, end in {sum(held)} of {len(held)} runs as said: " + "; ".join(parts),
+        len(runs),
+    )

@@ -22,7 +22,11 @@ def variation_at_most(runs, *, select, clock_rule, bound, seeds) -> Finding:
         return needs(f"{seeds} timed runs to the target")
     variation = statistics.coefficient_of_variation(times)
     evidence = f"variation {variation.value:.2f} [{variation.low:.2f}, {variation.high:.2f}] over {len(reached)} of {len(times)} runs, bound {bound}"
-    return Finding("holds" if variation.high <= bound else "contradicted" if variation.low > bound else "not seen", evidence, len(times))
+    return Finding(
+        "holds" if variation.high <= bound else "contradicted" if variation.low > bound else "not seen",
+        evidence,
+        len(times),
+    )
 
 
 def evaluation_decides(runs, *, select, every, share, seeds) -> Finding:
@@ -42,7 +46,11 @@ def evaluation_decides(runs, *, select, every, share, seeds) -> Finding:
     if len(times) < seeds:
         return needs(f"{seeds} runs that reach the target")
     found = statistics.evaluation_share(times, passed)
-    return Finding("holds" if found >= share else "not seen", f"{found:.0%} of the variance of seconds is which evaluation passed ({len(set(passed))} of them, every {every} steps)", len(times))
+    return Finding(
+        "holds" if found >= share else "not seen",
+        f"{found:.0%} of the variance of seconds is which evaluation passed ({len(set(passed))} of them, every {every} steps)",
+        len(times),
+    )
 
 
 def thinned(run, every: int):
@@ -64,7 +72,9 @@ def ledger_adds_up(runs, *, tolerance) -> Finding:
         worst, count = max(worst, abs(wall.seconds - bench.seconds - left_out - gaps)), count + 1
     if not count:
         return needs("a timed run that reaches its target")
-    return Finding("holds" if worst <= tolerance else "contradicted", f"largest difference {worst:.1e} s over {count} runs", count)
+    return Finding(
+        "holds" if worst <= tolerance else "contradicted", f"largest difference {worst:.1e} s over {count} runs", count
+    )
 
 
 def best_of_n(runs, *, select, clock_rule, n, seeds, tolerance) -> Finding:

@@ -32,7 +32,12 @@ class TimeToAccuracy(pl.Callback):
     """
 
     def __init__(self, writer: RunWriter, samples_per_step: int = 0, stop_at_target: bool = False, progress=None):
-        self.writer, self.samples_per_step, self.stop_at_target, self.progress = writer, samples_per_step, stop_at_target, progress
+        self.writer, self.samples_per_step, self.stop_at_target, self.progress = (
+            writer,
+            samples_per_step,
+            stop_at_target,
+            progress,
+        )
         self.evaluated_at = -1
         self._edge: float | None = None
         self._save = None
@@ -58,7 +63,12 @@ class TimeToAccuracy(pl.Callback):
                 self._close("train", task.device)
             begin = self.writer.now()
             self._save(*args, **kwargs)
-            self._edge, _ = begin, self._close("checkpoint", task.device) if training else self.writer.span("checkpoint", begin, self.writer.now())
+            self._edge, _ = (
+                begin,
+                self._close("checkpoint", task.device)
+                if training
+                else self.writer.span("checkpoint", begin, self.writer.now()),
+            )
             self._edge = self.writer.now() if training else None
 
         trainer.save_checkpoint = timed
@@ -96,7 +106,9 @@ class TimeToAccuracy(pl.Callback):
             last = self.writer.run.rows[-1]
             epoch = last.epoch * step / max(last.step, 1)
         for name, value in sorted(trainer.callback_metrics.items()):
-            self.writer.metric(name, float(value), step=step, epoch=epoch, samples=step * self.samples_per_step, when=when)
+            self.writer.metric(
+                name, float(value), step=step, epoch=epoch, samples=step * self.samples_per_step, when=when
+            )
         diverged = any(not math.isfinite(float(value)) for value in trainer.callback_metrics.values())
         target = self.writer.header.target
         reached = self.stop_at_target and target is not None and first_crossing(self.writer.run, target) is not None

@@ -35,12 +35,51 @@ class ClockRule:
 RULES = {
     rule.name: rule
     for rule in (
-        ClockRule("wall", ALL, True, frozenset(), "run", "median", "everything from the first line of the run, as a person at the desk would count"),
-        ClockRule("dawnbench", frozenset({"init", "data", "compile", "train"}), False, frozenset(), "run", "best", "no evaluation, no checkpoints; one run, chosen by the submitter"),
-        ClockRule("mlperf", frozenset({"data", "train", "evaluate", "checkpoint"}), True, frozenset({"data", "train"}), "run", "drop-extremes",
-                  "from the first touch of the data, evaluation on the clock, initialisation and compilation free; drop the fastest and the slowest, mean of the rest"),
-        ClockRule("speedrun", frozenset({"train"}), False, frozenset({"train"}), "set", "mean-if-proved", "training only; the mean final metric of all runs must meet the target with p < 0.01"),
-        ClockRule("algoperf", frozenset({"compile", "train"}), False, frozenset({"compile", "train"}), "run", "median", "update steps and compilation; the median counts a miss as infinite"),
+        ClockRule(
+            "wall",
+            ALL,
+            True,
+            frozenset(),
+            "run",
+            "median",
+            "everything from the first line of the run, as a person at the desk would count",
+        ),
+        ClockRule(
+            "dawnbench",
+            frozenset({"init", "data", "compile", "train"}),
+            False,
+            frozenset(),
+            "run",
+            "best",
+            "no evaluation, no checkpoints; one run, chosen by the submitter",
+        ),
+        ClockRule(
+            "mlperf",
+            frozenset({"data", "train", "evaluate", "checkpoint"}),
+            True,
+            frozenset({"data", "train"}),
+            "run",
+            "drop-extremes",
+            "from the first touch of the data, evaluation on the clock, initialisation and compilation free; drop the fastest and the slowest, mean of the rest",
+        ),
+        ClockRule(
+            "speedrun",
+            frozenset({"train"}),
+            False,
+            frozenset({"train"}),
+            "set",
+            "mean-if-proved",
+            "training only; the mean final metric of all runs must meet the target with p < 0.01",
+        ),
+        ClockRule(
+            "algoperf",
+            frozenset({"compile", "train"}),
+            False,
+            frozenset({"compile", "train"}),
+            "run",
+            "median",
+            "update steps and compilation; the median counts a miss as infinite",
+        ),
     )
 }
 
@@ -152,5 +191,8 @@ def proved_mean(runs: Sequence[Run], rule: ClockRule, target: dict, statistics) 
     finals = [run.last(target["metric"]) for run in runs]
     test = statistics.mean_meets_target(finals, target["value"], higher_is_better=target.get("higher", True))
     if not test.p_value < 0.01:
-        return Answer(math.inf, f"the mean {test.mean:.4g} is not proved to meet {target['value']} (p = {test.p_value:.3g}, n = {len(runs)})")
+        return Answer(
+            math.inf,
+            f"the mean {test.mean:.4g} is not proved to meet {target['value']} (p = {test.p_value:.3g}, n = {len(runs)})",
+        )
     return Answer(float(np.mean([counted_seconds(run, rule, max(span.end for span in run.spans)) for run in runs])))

@@ -1,0 +1,285 @@
+"""Executing notebooks by papermill: one lab or the whole course, into a results folder with a report. There is no second path to a result."""
+
+import contextlib
+import datetime
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit import lab as labs
+from labkit import machine, paths
+from labkit.errors import RequestError, WorkError
+from labkit.progress import FILE_VARIABLE, follow
+from labkit.runs import Store, pack
+
+MANIFEST = "manifest.json"
+
+
+@dataclass
+class Outcome:
+    """What a batch did: executed notebooks, the report, and the labs that failed with the reason."""
+
+    notebooks: list[Path] = field(default_factory=list)
+    report: Path | None = None
+    failed: dict = field(default_factory=dict)
+
+
+def run(
+    names: Sequence[str],
+    profile: str = "quick",
+    seeds: str = "0",
+    overrides: dict | None = None,
+    out: str | None = None,
+    *,
+    jobs: int = 1,
+    resume: bool = False,
+    fresh: bool = False,
+) -> Outcome:
+    """Execute labs (all that exist when none is named) and write the report.
+
+    Every request is checked before the first kernel starts and before anything is written. A single lab that fails raises; in a batch it is reported and the others go on.
+
+    Raises:
+        RequestError: something in the request is wrong.
+        WorkError: the one lab that was asked for failed; its notebook with the traceback is kept.
+    """
+    entries = [labs.find(name) for name in names] or [entry for entry in labs.course().values() if entry.exists]
+    for entry in entries:
+        labs.request(entry.number, profile, seeds, overrides)
+        if not entry.notebook.exists():
+            raise RequestError(
+                f"notebook {entry.stem}.ipynb is not built; run: python -m labkit notebooks --sources-only"
+            )
+    folder = results_folder(out, resume)
+    store = tempfile.mkdtemp(prefix="labkit-") if fresh else str(paths.store())
+    request = {"profile": profile, "seeds": seeds, "overrides": overrides or {}, "record_to": store}
+    manifest = read_manifest(folder)
+    if manifest.get("request", request) | {"record_to": ""} != request | {"record_to": ""}:
+        raise RequestError(
+            f"{folder.name} was begun with another profile, seeds or fields; leave --resume or --out away to begin anew"
+        )
+    done = (
+        {stem for stem, state in manifest.get("labs", {}).items() if state.get("status") == "done"} if resume else set()
+    )
+    outcome = Outcome()
+
+    def one(entry) -> None:
+        target = folder / f"{entry.stem}.ipynb"
+        if entry.stem in done and target.exists():
+            outcome.notebooks.append(target)
+            return
+        begin = time.perf_counter()
+        try:
+            execute(entry.notebook, target, request)
+        except WorkError as error:
+            outcome.failed[entry.stem] = str(error)
+            manifest["labs"][entry.stem] = {"status": "failed", "reason": str(error)}
+        else:
+            outcome.notebooks.append(target)
+            manifest["labs"][entry.stem] = {"status": "done", "seconds": round(time.perf_counter() - begin, 1)}
+        write_manifest(folder, manifest)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = {
+        "request": request,
+        "hardware": machine.hardware(),
+        "software": machine.software(),
+        "began": manifest.get("began") or now(),
+        "finished": None,
+        "labs": manifest.get("labs", {}),
+    }
+    write_manifest(folder, manifest)
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        list(pool.map(one, entries))
+    if fresh:
+        keep_fresh(Path(store))
+    from labkit import report
+
+    manifest["finished"] = now()
+    write_manifest(folder, manifest)
+    outcome.notebooks.sort()
+    outcome.report = report.write(folder, manifest)
+    if outcome.failed and len(entries) == 1:
+        raise WorkError(
+            f"lab {entries[0].stem} failed: {next(iter(outcome.failed.values()))}; its notebook is kept in {folder}"
+        )
+    return outcome
+
+
+def execute(source: Path, target: Path, request: dict) -> None:
+    """One notebook by papermill, in this Python, offline, without widgets; its progress line appears on this terminal.
+
+    Raises:
+        WorkError: a cell failed (the notebook up to there is kept), or the kernel died.
+    """
+    import papermill
+
+    parameters = {**request, "interactive": False}
+    with (
+        tempfile.TemporaryDirectory(prefix="labkit-") as scratch,
+        quiet(),
+        environment({FILE_VARIABLE: str(Path(scratch) / "line")}),
+        follow(Path(scratch) / "line"),
+    ):
+        try:
+            papermill.execute_notebook(
+                str(source),
+                str(target),
+                parameters=parameters,
+                kernel_name="python3",
+                progress_bar=False,
+                cwd=str(paths.notebooks()),
+                store_widget_state=False,
+                start_timeout=180,
+            )
+        except papermill.PapermillExecutionError as error:
+            raise WorkError(f"cell {error.cell_index}: {error.ename}: {error.evalue}") from None
+        except Exception as error:
+            raise WorkError(f"{type(error).__name__}: {error}") from None
+
+
+@contextlib.contextmanager
+def quiet():
+    """papermill's own log lines say what our one line says."""
+    import logging
+
+    logger = logging.getLogger("papermill")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def environment(values: dict):
+    """Environment variables for the kernels that start inside (kernels of parallel jobs share them: only one can show its progress)."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def results_folder(out: str | None, resume: bool) -> Path:
+    """Where this batch writes: `out`, the newest unfinished folder when resuming, or a new one named by the time."""
+    if out is not None:
+        folder = Path(out).expanduser().resolve()
+        if folder.exists() and not folder.is_dir():
+            raise RequestError(f"--out {out} is a file; give a folder")
+        if folder == paths.notebooks() or paths.notebooks() in folder.parents:
+            raise RequestError(
+                f"--out {out} lies inside notebooks/, which holds the course itself; choose another folder"
+            )
+        return folder
+    if resume:
+        unfinished = [
+            path
+            for path in sorted(paths.results().glob("*/" + MANIFEST))
+            if not read_manifest(path.parent).get("finished")
+        ]
+        if not unfinished:
+            raise RequestError("nothing to resume: no unfinished folder in results/; leave --resume away")
+        return unfinished[-1].parent
+    stamp, number = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), 0
+    folder = paths.results() / stamp
+    while folder.exists():
+        number += 1
+        folder = paths.results() / f"{stamp}_{number}"
+    return folder
+
+
+def read_manifest(folder: Path) -> dict:
+    try:
+        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def write_manifest(folder: Path, manifest: dict) -> None:
+    temporary = folder / f".{MANIFEST}.{os.getpid()}"
+    temporary.write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
+    os.replace(temporary, folder / MANIFEST)
+
+
+def keep_fresh(folder: Path) -> None:
+    """Fresh runs are trained in an empty store of their own, then replace those of the usual one."""
+    import shutil
+
+    for path in folder.glob("*/*.jsonl"):
+        target = paths.store() / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, target)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def record(name: str) -> Path:
+    """Pack the finished runs of a lab from the store into `data/results/NN.jsonl`, the newest run of each identity."""
+    entry = labs.find(name)
+    runs = Store(paths.store()).runs(entry.number)
+    if not runs:
+        raise RequestError(
+            f"no finished runs of lab {entry.number} in the store; run: python -m labkit run {entry.number} --profile full"
+        )
+    target = paths.data() / "results" / f"{entry.number}.jsonl"
+    pack(runs, target)
+    return target
+
+
+def refresh_outputs() -> list[Path]:
+    """Run every reader's copy at `quick`, keep its small outputs in the committed notebook, and its measured cost in `data/results/costs.json`."""
+    import nbformat
+
+    from labkit.teach import notebooks
+
+    kept, costs = [], labs.costs()
+    for entry in labs.course().values():
+        if not entry.exists:
+            continue
+        with tempfile.TemporaryDirectory(prefix="labkit-") as scratch:
+            target, begin = Path(scratch) / "executed.ipynb", time.perf_counter()
+            execute(
+                entry.notebook,
+                target,
+                {"profile": "quick", "seeds": "0", "overrides": {}, "record_to": str(Path(scratch) / "runs")},
+            )
+            seconds = time.perf_counter() - begin
+            clean = notebooks.build(paths.notebooks() / "src" / f"{entry.stem}.py", solutions=False)
+            entry.notebook.write_text(
+                notebooks.dumps(notebooks.keep_outputs(nbformat.read(target, as_version=4), clean)),
+                encoding="utf-8",
+                newline="\n",
+            )
+        facts = machine.hardware()
+        costs.setdefault(entry.number, {})["quick"] = {
+            "seconds": round(seconds, 1),
+            "cpu": facts["cpu"],
+            "threads": facts["threads"],
+        }
+        kept.append(entry.notebook)
+    path = paths.data() / "results" / "costs.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(costs, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return kept
+
+
+if sys.platform == "win32":  # papermill's kernel client needs a selector loop there
+    import asyncio
+
+    asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
