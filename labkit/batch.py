@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,55 +51,58 @@ def run(
         WorkError: the one lab that was asked for failed; its notebook with the traceback is kept.
     """
     entries = [labs.find(name) for name in names] or [entry for entry in labs.course().values() if entry.exists]
+    entries = list({entry.stem: entry for entry in entries}.values())
     for entry in entries:
         labs.request(entry.number, profile, seeds, overrides)
         if not entry.notebook.exists():
-            raise RequestError(
-                f"notebook {entry.stem}.ipynb is not built; run: python -m labkit notebooks --sources-only"
-            )
+            raise RequestError(f"{entry.stem}.ipynb is not built; run: python -m labkit notebooks --sources-only")
     folder = results_folder(out, resume)
-    store = tempfile.mkdtemp(prefix="labkit-") if fresh else str(paths.store())
-    request = {"profile": profile, "seeds": seeds, "overrides": overrides or {}, "record_to": store}
-    manifest = read_manifest(folder)
-    if manifest.get("request", request) | {"record_to": ""} != request | {"record_to": ""}:
+    before = read_manifest(folder) if resume else {}
+    request = {"profile": profile, "seeds": seeds, "overrides": overrides or {}, "record_to": str(paths.store())}
+    if before and before["request"] != request:
         raise RequestError(
-            f"{folder.name} was begun with another profile, seeds or fields; leave --resume or --out away to begin anew"
+            f"{folder.name} was begun with {before['request']}; resume it with the same, or leave --resume away"
         )
-    done = (
-        {stem for stem, state in manifest.get("labs", {}).items() if state.get("status") == "done"} if resume else set()
-    )
-    outcome = Outcome()
-
-    def one(entry) -> None:
-        target = folder / f"{entry.stem}.ipynb"
-        if entry.stem in done and target.exists():
-            outcome.notebooks.append(target)
-            return
-        begin = time.perf_counter()
-        try:
-            execute(entry.notebook, target, request)
-        except WorkError as error:
-            outcome.failed[entry.stem] = str(error)
-            manifest["labs"][entry.stem] = {"status": "failed", "reason": str(error)}
-        else:
-            outcome.notebooks.append(target)
-            manifest["labs"][entry.stem] = {"status": "done", "seconds": round(time.perf_counter() - begin, 1)}
-        write_manifest(folder, manifest)
-
+    store = Path(tempfile.mkdtemp(prefix="labkit-")) if fresh else paths.store()
     folder.mkdir(parents=True, exist_ok=True)
     manifest = {
         "request": request,
         "hardware": machine.hardware(),
         "software": machine.software(),
-        "began": manifest.get("began") or now(),
+        "began": before.get("began") or now(),
         "finished": None,
-        "labs": manifest.get("labs", {}),
+        "labs": {stem: state for stem, state in before.get("labs", {}).items() if state["status"] == "done"},
     }
     write_manifest(folder, manifest)
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        list(pool.map(one, entries))
+    outcome, lock = Outcome(), threading.Lock()
+
+    def one(entry) -> None:
+        target = folder / f"{entry.stem}.ipynb"
+        if entry.stem in manifest["labs"] and target.exists():
+            outcome.notebooks.append(target)
+            return
+        begin = time.perf_counter()
+        try:
+            execute(entry.notebook, target, {**request, "record_to": str(store)})
+        except WorkError as error:
+            outcome.failed[entry.stem] = str(error)
+            state = {"status": "failed", "reason": str(error)}
+        else:
+            outcome.notebooks.append(target)
+            state = {"status": "done", "seconds": round(time.perf_counter() - begin, 1)}
+        with lock:
+            manifest["labs"][entry.stem] = state
+            write_manifest(folder, manifest)
+
+    # One job stays in this thread, where Ctrl-C reaches it.
+    if jobs == 1:
+        for entry in entries:
+            one(entry)
+    else:
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            list(pool.map(one, entries))
     if fresh:
-        keep_fresh(Path(store))
+        keep_fresh(store)
     from labkit import report
 
     manifest["finished"] = now()

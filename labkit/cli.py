@@ -29,10 +29,11 @@ def run(arguments) -> int:
     from labkit import batch, profiles
 
     overrides = dict(profiles.parse_setting(text) for text in arguments.set)
-    for path in batch.run(
+    outcome = batch.run(
         [arguments.lab], arguments.profile, arguments.seeds, overrides, arguments.out, fresh=arguments.fresh
-    ).notebooks:
-        say(f"executed {path}")
+    )
+    for path in [*outcome.notebooks, outcome.report]:
+        say(str(path))
     return 0
 
 

@@ -1,0 +1,145 @@
+"""The report of a batch: `index.html` with the scoreboard, one HTML page per executed notebook, machine and versions. Plain HTML, no scripts, no network."""
+
+import html
+import json
+import re
+from pathlib import Path
+
+from labkit import claims, lab, machine, paths
+from labkit.runs import Run, Store, read_many
+
+# Colours carry no meaning alone: every verdict is written out.
+TINT = {
+    "holds exactly": "#d9efe3",
+    "reproduced": "#d9efe3",
+    "same shape at smaller scale": "#e4f0f8",
+    "depends on the base rate": "#fdf0d2",
+    "not seen": "#f1e6da",
+    "contradicted": "#f7dcd6",
+    "not attempted": "#f2f2f2",
+}
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; width: 100%; font-size: .88rem } th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid #ddd }
+th { border-bottom: 2px solid #888 } td.verdict { white-space: nowrap } code { background: #f4f4f4; padding: 0 .2rem } .failed { color: #a02010 } caption { text-align: left; padding: .4rem 0 }
+"""
+
+
+def recorded_runs() -> list[Run]:
+    """All runs that are committed with the kit."""
+    return [run for path in sorted((paths.data() / "results").glob("[0-9][0-9].jsonl")) for run in read_many(path)]
+
+
+def page(title: str, body: str) -> str:
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
+        f"<body>\n{body}\n</body></html>\n"
+    )
+
+
+def board_table(board) -> str:
+    """The scoreboard as an HTML table."""
+    columns = ("claim", "statement", "place", "literature", "verdict", "evidence", "flat set", "scale gap")
+    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
+    rows = []
+    for row in board.to_dict("records"):
+        cells = []
+        for name in columns:
+            style = f' class="verdict" style="background:{TINT[row[name]]}"' if name == "verdict" else ""
+            cells.append(f"<td{style}>{html.escape(str(row[name]))}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n" + "\n".join(rows) + "\n</tbody></table>"
+
+
+def counts(board) -> str:
+    found = board["verdict"].value_counts()
+    return ", ".join(f"{found[verdict]} {verdict}" for verdict in claims.VERDICTS if verdict in found)
+
+
+def scoreboard(target: Path | None = None) -> str | Path:
+    """The board over the recorded runs and your own: as text, or as a page when a file is named."""
+    board = claims.board([*recorded_runs(), *Store(paths.store()).runs()])
+    if target is None:
+        lines = [f"{row['claim']:<12} {row['verdict']:<28} {row['statement']}" for row in board.to_dict("records")]
+        return "\n".join([*lines, "", counts(board)])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    body = f"<h1>Scoreboard</h1><p>{html.escape(counts(board))}.</p>{board_table(board)}"
+    target.write_text(page("labkit: scoreboard", body), encoding="utf-8")
+    return target
+
+
+def notebook_page(path: Path) -> Path:
+    """One executed notebook as a self-contained HTML page beside it; figures get the alternative text that they carry."""
+    from nbconvert import HTMLExporter
+
+    body, _ = HTMLExporter(embed_images=True).from_filename(str(path))
+    alts = iter(image_alts(path))
+
+    def described(match: re.Match) -> str:
+        alt = next(alts, None)
+        tag = re.sub(r'\salt="[^"]*"', "", match[0])
+        return tag if alt is None else tag.replace("<img", f'<img alt="{html.escape(alt, quote=True)}"', 1)
+
+    body = re.sub(r'<img\b[^>]*src="data:image/png;base64,[^>]*>', described, body)
+    # The exporter's page asks a server for its mathematics and its widgets; offline both would only fail.
+    body = re.sub(r'<script[^>]*\bsrc="https?://[^"]*"[^>]*>\s*</script>', "", body)
+    target = path.with_suffix(".html")
+    target.write_text(body, encoding="utf-8")
+    return target
+
+
+def image_alts(path: Path):
+    """The alternative texts of a notebook's PNG outputs, in order (None where an image has none)."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        for output in cell.get("outputs", ()):
+            if "image/png" in output.get("data", {}):
+                yield output.get("metadata", {}).get("image/png", {}).get("alt")
+
+
+def records(path: Path) -> list[dict]:
+    """The records that an executed notebook carries."""
+    found = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        found += [o["data"][lab.RECORD_MIME] for o in cell.get("outputs", ()) if lab.RECORD_MIME in o.get("data", {})]
+    return found
+
+
+def write(folder: Path, manifest: dict) -> Path:
+    """`index.html` of a results folder, from its manifest and its executed notebooks."""
+    stems, rows, own = sorted(manifest["labs"]), [], {}
+    for stem in stems:
+        state, notebook = manifest["labs"][stem], folder / f"{stem}.ipynb"
+        link = stem
+        if notebook.exists():
+            link = f'<a href="{notebook_page(notebook).name}">{stem}</a>'
+            own.update({key: record["verdicts"] for record in records(notebook) for key in [record["lab"]]})
+        status = (
+            f"{state['seconds']:.0f} s"
+            if state["status"] == "done"
+            else f'<span class="failed">failed: {html.escape(state["reason"][:300])}</span>'
+        )
+        verdicts = ", ".join(
+            sorted({f"{key}: {value}" for key, value in own.get(stem[:2], {}).items() if value != "not attempted"})
+        )
+        rows.append(
+            f"<tr><td>{link}</td><td>{status}</td><td>{html.escape(verdicts) or 'none at this profile'}</td></tr>"
+        )
+    request, facts = manifest["request"], manifest["hardware"]
+    store = Store(Path(request["record_to"])) if request.get("record_to") else Store(paths.store())
+    board = claims.board([*recorded_runs(), *store.runs()])
+    versions = ", ".join(f"{name} {version}" for name, version in machine.software().items())
+    body = f"""<h1>labkit: what was measured here</h1>
+<p>Profile <b>{html.escape(request["profile"])}</b>, seeds {html.escape(request["seeds"])}, begun {manifest["began"]}, finished {manifest["finished"]}.
+Machine: {html.escape(str(facts["cpu"]))}, {facts["cpus"]} logical CPUs, {facts["threads"] or "all"} threads used, {facts["memory_gib"]} GiB, accelerator: {html.escape(str(facts["device"]))}. {html.escape(versions)}.</p>
+<h2>Labs</h2>
+<table><thead><tr><th scope="col">notebook</th><th scope="col">time</th><th scope="col">verdicts from these runs alone</th></tr></thead><tbody>
+{chr(10).join(rows)}
+</tbody></table>
+<h2>Scoreboard</h2>
+<p>Recorded runs, committed with the kit, together with yours: {html.escape(counts(board))}. A claim that is only remembered shows no figure of its paper;
+every rule was written before its sweep, and a run made under another version of a rule does not count. Misses and contradictions stay.</p>
+{board_table(board)}"""
+    target = folder / "index.html"
+    target.write_text(page("labkit: report", body), encoding="utf-8")
+    return target
