@@ -1,4 +1,6 @@
-"""Executing notebooks by papermill: one lab or the whole course, into a results folder with a report. There is no second path to a result."""
+"""Executing notebooks by papermill: one lab or the whole course, into a results folder with a report. There is no
+second path to a result.
+"""
 
 import contextlib
 import datetime
@@ -44,7 +46,8 @@ def run(
 ) -> Outcome:
     """Execute labs (all that exist when none is named) and write the report.
 
-    Every request is checked before the first kernel starts and before anything is written. A single lab that fails raises; in a batch it is reported and the others go on.
+    Every request is checked before the first kernel starts and before anything is written. A single lab that fails
+    raises; in a batch it is reported and the others go on.
 
     Raises:
         RequestError: something in the request is wrong.
@@ -164,7 +167,9 @@ def quiet():
 
 @contextlib.contextmanager
 def environment(values: dict):
-    """Environment variables for the kernels that start inside (kernels of parallel jobs share them: only one can show its progress)."""
+    """Environment variables for the kernels that start inside (kernels of parallel jobs share them: only one can show
+    its progress).
+    """
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -247,7 +252,9 @@ def record(name: str) -> Path:
 
 
 def refresh_outputs() -> list[Path]:
-    """Run every reader's copy at `quick`, keep its small outputs in the committed notebook, and its measured cost in `data/results/costs.json`."""
+    """Run every reader's copy at `quick`, keep its small outputs in the committed notebook, and its measured cost in
+    `data/results/costs.json`.
+    """
     import nbformat
 
     from labkit.teach import notebooks

@@ -1,9 +1,12 @@
 """Claims: what the literature says, the rule that would show it, and the verdict that our runs give.
 
-A claim is YAML (`data/claims/*.yaml`). Its rule, margin and number of seeds are written before the sweep; their hash travels in the header of every run of that sweep, and a run that carries
-another hash cannot support the claim. Misses and contradictions stay on the board. Rules themselves are in `labkit.rules`.
+A claim is YAML (`data/claims/*.yaml`). Its rule, margin and number of seeds are written before the sweep; their hash
+travels in the header of every run of that sweep, and a run that carries
+another hash cannot support the claim. Misses and contradictions stay on the board. Rules themselves are in
+`labkit.rules`.
 
-The board's own rules, enforced here: a claim that is only remembered can be `same shape` or `not seen`, never more, and never shows a number of the paper; a scale gap caps a verdict at
+The board's own rules, enforced here: a claim that is only remembered can be `same shape` or `not seen`, never more,
+and never shows a number of the paper; a scale gap caps a verdict at
 `same shape`; simulated runs may support claims about waiting and bytes, never about accuracy.
 """
 
@@ -63,7 +66,9 @@ class Claim:
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits of what decides the verdict: statement, rule with its margin and seeds, and the code of the rule."""
+        """Twelve hex digits of what decides the verdict: statement, rule with its margin and seeds, and the code of
+        the rule.
+        """
         code = rules.code(self.rule["name"]) if self.rule else ""
         text = canonical([self.id, self.statement, self.kind, self.grade, self.rule, self.scale_gap, code])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -107,7 +112,9 @@ def hashes(lab: str) -> dict:
 
 
 def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
-    """The verdict of one claim over runs. Runs that carry another hash of this rule, or none, are left out and counted in the evidence."""
+    """The verdict of one claim over runs. Runs that carry another hash of this rule, or none, are left out and counted
+    in the evidence.
+    """
     if not claim.rule:
         return Verdict(claim, "not attempted", "no rule yet; a later lab will write one", 0, None, claim.hash)
     own = [run for run in runs if claim.id in run.header.claims]

@@ -1,8 +1,11 @@
-"""The command line: `labkit ...` and `python -m labkit ...`. Exit 0 done, 1 the work failed, 2 the request was wrong (one line on standard error, nothing started, nothing written)."""
+"""The command line: `labkit ...` and `python -m labkit ...`. Exit 0 done, 1 the work failed, 2 the request was wrong
+(one line on standard error, nothing started, nothing written).
+"""
 
 import os
 
-# Before anything can import torch: idle OpenMP threads that spin make a training step take seconds where a core is shared.
+# Before anything can import torch: idle OpenMP threads that spin make a training step take seconds where a core is
+# shared.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
 

@@ -1,4 +1,6 @@
-"""From a recipe to a run: one configuration, trained through Lightning, recorded span by span. The single path to a trained number."""
+"""From a recipe to a run: one configuration, trained through Lightning, recorded span by span. The single path to a
+trained number.
+"""
 
 import dataclasses
 import warnings
@@ -148,7 +150,8 @@ def train(
     """Train one recipe once through Lightning, or return the finished run of the store.
 
     Args:
-        model: your own `nn.Module` in place of the one that the recipe names; then give the recipe's `sizes` an entry that tells it apart.
+        model: your own `nn.Module` in place of the one that the recipe names; then give the recipe's `sizes` an
+            entry that tells it apart.
         callbacks: further Lightning callbacks.
         fresh: train even if the store holds this run.
 
@@ -163,7 +166,8 @@ def train(
     if done is not None:
         return done
     with store.write(top) as writer, warnings.catch_warnings():
-        # Lightning advises on worker processes and logging intervals, which do not apply to data that is already on the device.
+        # Lightning advises on worker processes and logging intervals, which do not apply to data that is already on the
+        # device.
         warnings.filterwarnings("ignore", module=r"pytorch_lightning\..*")
         fit(recipe, data, writer, repeat, progress, model, callbacks)
         return writer.run if writer.run.status == "finished" else writer.finish()

@@ -1,13 +1,17 @@
-"""A fingerprint of the modules that make the science: it changes when their code does, not when a comment or a docstring does."""
+"""A fingerprint of the modules that make the science: it changes when their code does, not when a comment or a
+docstring does.
+"""
 
 import ast
+import functools
 import hashlib
 import importlib.util
 from pathlib import Path
 
 
 def plain_code(source: str) -> str:
-    """Code without docstrings and comments, written back from its syntax tree, so that layout does not matter either."""
+    """Code without docstrings and comments, written back from its syntax tree, so that layout does not matter either.
+    """
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -22,14 +26,15 @@ def plain_code(source: str) -> str:
     return ast.unparse(tree)
 
 
+@functools.cache
+def module_code(name: str) -> str:
+    """The plain code of a module, read once: a file that is edited while a sweep runs is not what that sweep runs."""
+    return plain_code(Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8"))
+
+
 def fingerprint(modules) -> str:
     """Twelve hex digits of the code of the named modules (their order does not matter)."""
     digest = hashlib.sha256()
     for name in sorted(set(modules)):
-        digest.update(
-            name.encode()
-            + b"\0"
-            + plain_code(Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")).encode()
-            + b"\0"
-        )
+        digest.update(f"{name}\0{module_code(name)}\0".encode())
     return digest.hexdigest()[:12]

@@ -1,4 +1,6 @@
-"""Where things are in a checkout. Everything follows from the folder that holds the package, so any working directory will do."""
+"""Where things are in a checkout. Everything follows from the folder that holds the package, so any working directory
+will do.
+"""
 
 import os
 from pathlib import Path

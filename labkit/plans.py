@@ -1,4 +1,5 @@
-"""What each lab trains, as lists of recipes that follow from its profile. The notebook trains them; nothing else does."""
+"""What each lab trains, as lists of recipes that follow from its profile. The notebook trains them; nothing else does.
+"""
 
 from labkit.experiment import Recipe
 from labkit.optim.factorial import RULES, Cell, Table
@@ -67,7 +68,9 @@ def adaptive(settings: Profile07) -> list[Recipe]:
 
 
 def equal_steps(settings: Profile07) -> list[Recipe]:
-    """The row-LSTM at square-root rates from the two highest base rates but one, for as many optimizer steps as the smallest batch takes: more epochs, the same number of updates."""
+    """The row-LSTM at square-root rates from the two highest base rates but one, for as many optimizer steps as the
+    smallest batch takes: more epochs, the same number of updates.
+    """
     axes, recipes = table(settings), []
     for rate in sorted(settings.lstm_rates)[-3:-1] or settings.lstm_rates:
         for cell in axes.path("square_root", rate):
@@ -105,7 +108,9 @@ def curvature(settings: Profile07) -> list[Recipe]:
 
 
 def repeated(settings: Profile11) -> Recipe:
-    """Lab 11's recipe: one cycle of warm-up and cosine, trained to the end with an evaluation every few steps, so that the same run can be read as if it had been evaluated less often."""
+    """Lab 11's recipe: one cycle of warm-up and cosine, trained to the end with an evaluation every few steps, so that
+    the same run can be read as if it had been evaluated less often.
+    """
     steps = settings.epochs * (settings.train // settings.batch)
     return Recipe(
         data=settings.data,

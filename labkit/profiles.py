@@ -1,4 +1,5 @@
-"""Profiles: how large a lab runs, as data. `data/profiles/NN.yaml` is checked against the lab's dataclass here, and so is every `--set field=value`.
+"""Profiles: how large a lab runs, as data. `data/profiles/NN.yaml` is checked against the lab's dataclass here, and so
+is every `--set field=value`.
 
 A lab's cells never differ between profiles; only these numbers do.
 """

@@ -1,4 +1,6 @@
-"""What the README takes from the project itself, between its markers: badges, the table of labs, the state of the board. A test fails when they are stale."""
+"""What the README takes from the project itself, between its markers: badges, the table of labs, the state of the
+board. A test fails when they are stale.
+"""
 
 import re
 import tomllib

@@ -1,4 +1,6 @@
-"""The report of a batch: `index.html` with the scoreboard, one HTML page per executed notebook, machine and versions. Plain HTML, no scripts, no network."""
+"""The report of a batch: `index.html` with the scoreboard, one HTML page per executed notebook, machine and versions.
+Plain HTML, no scripts, no network.
+"""
 
 import html
 import json
@@ -70,7 +72,8 @@ def scoreboard(target: Path | None = None) -> str | Path:
 
 
 def notebook_page(path: Path) -> Path:
-    """One executed notebook as a self-contained HTML page beside it; figures get the alternative text that they carry."""
+    """One executed notebook as a self-contained HTML page beside it; figures get the alternative text that they carry.
+    """
     from nbconvert import HTMLExporter
 
     body, _ = HTMLExporter(embed_images=True).from_filename(str(path))

@@ -1,6 +1,7 @@
 """The Lightning module of the image labs: model + loss + metrics + optimizer + schedule.
 
-It needs nothing of labkit around it: `Trainer(max_steps=...).fit(task, train_batches, [validation_batches, test_batches])` works, with mixed precision, gradient accumulation, checkpoint and
+It needs nothing of labkit around it: `Trainer(max_steps=...).fit(task, train_batches, [validation_batches,
+test_batches])` works, with mixed precision, gradient accumulation, checkpoint and
 resume, and DDP. The schedule counts *optimizer steps*, so accumulating gradients does not shorten a warm-up.
 """
 

@@ -19,7 +19,8 @@ LAYERWISE = ("lars", "lamb")
 def build(name: str, model, rate: float | None = None, **options):
     """A `torch.optim.Optimizer` over the parameters of `model`.
 
-    Weight decay spares biases and normalisation layers; LARS and LAMB leave those out of their trust ratio too. On a CPU the fused kernels of torch are used where they exist.
+    Weight decay spares biases and normalisation layers; LARS and LAMB leave those out of their trust ratio too. On a
+    CPU the fused kernels of torch are used where they exist.
 
     Args:
         rate: learning rate; None keeps the optimizer's default.

@@ -1,6 +1,7 @@
 """Every scaling rule is a path through one table of batch x peak rate x warm-up. numpy only.
 
-A rule at a base rate picks one cell per batch size; two rules that pick the same cell share its run. So one factorial sweep judges all rules at all base rates at once.
+A rule at a base rate picks one cell per batch size; two rules that pick the same cell share its run. So one factorial
+sweep judges all rules at all base rates at once.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """The axes: batch sizes with the baseline first, training samples, LEGW's warm-up at the baseline and the fixed long one, both in epochs."""
+    """The axes: batch sizes with the baseline first, training samples, LEGW's warm-up at the baseline and the fixed
+    long one, both in epochs.
+    """
 
     batches: tuple
     samples: int
@@ -39,7 +42,8 @@ class Table:
     def path(self, rule: str, rate: float) -> list[Cell]:
         """The cells that a rule visits from a base rate, one per batch.
 
-        At the baseline batch itself nothing is scaled, so every rule but LEGW (whose baseline has a warm-up) starts from the recipe without one.
+        At the baseline batch itself nothing is scaled, so every rule but LEGW (whose baseline has a warm-up) starts
+        from the recipe without one.
         """
         choose("scaling rule", rule, RULES)
         base = Baseline(self.batches[0], rate, self.warmup_epochs if rule == "legw" else 0.0)
@@ -58,7 +62,9 @@ class Table:
         return sorted({cell for rule in rules for rate in rates for cell in self.path(rule, rate)})
 
     def factorial(self, rates) -> list[Cell]:
-        """All octaves between the lowest base rate and linear scaling of the highest, at every batch, with no warm-up, LEGW's and the long one."""
+        """All octaves between the lowest base rate and linear scaling of the highest, at every batch, with no warm-up,
+        LEGW's and the long one.
+        """
         cells = set(self.paths(rates))
         for batch in self.batches:
             k = batch / self.batches[0]

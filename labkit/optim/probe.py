@@ -17,7 +17,8 @@ class CurvatureProbe(pl.Callback):
         classes: [n].
         writer: the run that is being written.
 
-    When not to use it: in a run whose seconds matter; a probe costs about three gradients and lies inside the training span.
+    When not to use it: in a run whose seconds matter; a probe costs about three gradients and lies inside the training
+    span.
     """
 
     def __init__(self, every: int, images: Tensor, classes: Tensor, writer: RunWriter):

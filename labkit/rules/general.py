@@ -49,7 +49,9 @@ def published_rates(runs, *, table, samples) -> Finding:
 
 
 def published_warmup(runs, *, table, samples, exceptions) -> Finding:
-    """Warm-up iterations are the same at every row that follows the rule; `exceptions` are the batches that the publisher's own table takes out of it."""
+    """Warm-up iterations are the same at every row that follows the rule; `exceptions` are the batches that the
+    publisher's own table takes out of it.
+    """
     rows = published(table)
     base = Baseline(int(rows.batch[0]), float(rows.rate[0]), float(rows.warmup_epochs[0]))
     differ = [
@@ -76,7 +78,9 @@ def published_trend(runs, *, table, x, y, low, high, from_x=0, below=None) -> Fi
 
 
 def published_misses(runs, *, table, low, high) -> Finding:
-    """Every published recipe missed its target in a share of its runs between `low` and `high`; Wilson intervals beside the shares."""
+    """Every published recipe missed its target in a share of its runs between `low` and `high`; Wilson intervals
+    beside the shares.
+    """
     from labkit.tta.statistics import reach_rate
 
     parts, inside = [], []

@@ -12,7 +12,8 @@ from labkit.rules.finding import Finding, chosen, needs
 
 
 def cell_values(runs, cell, metric: str):
-    """The final values of a metric over the seeds of one cell of the factorial table (the newest run of a seed wins)."""
+    """The final values of a metric over the seeds of one cell of the factorial table (the newest run of a seed wins).
+    """
     found = {}
     for run in sorted(runs, key=lambda run: run.header.began):
         if (
@@ -32,7 +33,9 @@ def standard_error(values, images: int) -> float:
 
 
 def flat_set(runs, table: Table, rates, images: int):
-    """Base rates whose validation accuracy at the smallest batch lies within one standard error of the best. A difference of two rates on one split is what is judged."""
+    """Base rates whose validation accuracy at the smallest batch lies within one standard error of the best. A
+    difference of two rates on one split is what is judged.
+    """
     means = {}
     for rate in rates:
         values = cell_values(runs, table.path("fixed", rate)[0], "validation_accuracy")
@@ -67,7 +70,9 @@ def counted(signs, evidence: str, runs: int) -> Finding:
 
 
 def ordering(runs, *, select, table, rates, batch, ours, theirs, seeds, images, margin) -> Finding:
-    """At `batch`, scaled without retuning: the path `ours` is more accurate than `theirs` by `margin` standard errors of the difference, over the flat set of base rates."""
+    """At `batch`, scaled without retuning: the path `ours` is more accurate than `theirs` by `margin` standard errors
+    of the difference, over the flat set of base rates.
+    """
     runs, table = chosen(runs, select), Table(**{**table, "batches": tuple(table["batches"])})
     flat = flat_set(runs, table, rates, images)
     first, second = (paths_at(runs, table, flat, rule, seeds, batch) for rule in (ours, theirs))
@@ -87,7 +92,9 @@ def ordering(runs, *, select, table, rates, batch, ours, theirs, seeds, images, 
 
 
 def not_inferior(runs, *, select, table, rates, batch, path, seeds, images, margin) -> Finding:
-    """The path's accuracy at `batch` is no more than `margin` standard errors of the difference below its accuracy at the smallest batch, over the flat set."""
+    """The path's accuracy at `batch` is no more than `margin` standard errors of the difference below its accuracy at
+    the smallest batch, over the flat set.
+    """
     runs, table = chosen(runs, select), Table(**{**table, "batches": tuple(table["batches"])})
     flat = flat_set(runs, table, rates, images)
     large, small = (
@@ -108,7 +115,9 @@ def not_inferior(runs, *, select, table, rates, batch, path, seeds, images, marg
 
 
 def near_retuned(runs, *, select, table, rates, batch, path, seeds, images, margin) -> Finding:
-    """The path's accuracy at `batch` is within `margin` standard errors of the best cell at that batch, tuned on validation over all rates and warm-ups."""
+    """The path's accuracy at `batch` is within `margin` standard errors of the best cell at that batch, tuned on
+    validation over all rates and warm-ups.
+    """
     runs, table = chosen(runs, select), Table(**{**table, "batches": tuple(table["batches"])})
     flat = flat_set(runs, table, rates, images)
     ours = paths_at(runs, table, flat, path, seeds, batch)
@@ -132,7 +141,9 @@ def near_retuned(runs, *, select, table, rates, batch, path, seeds, images, marg
 
 
 def adaptive_behind(runs, *, select, table, rates, batch, solver, solver_rates, path, seeds, images, margin) -> Finding:
-    """At `batch`, the adaptive solver at its best rate (retuned there on validation) is less accurate than the path, over the flat set."""
+    """At `batch`, the adaptive solver at its best rate (retuned there on validation) is less accurate than the path,
+    over the flat set.
+    """
     solved = [
         run for run in chosen(runs, {**select, "optimizer": solver, "options": {}}) if run.config["batch"] == batch
     ]
@@ -158,7 +169,9 @@ def adaptive_behind(runs, *, select, table, rates, batch, solver, solver_rates, 
 
 
 def faster(runs, *, select, table, rates, batch, path, at_least, equal_accuracy=False, images=0, margin=0.0) -> Finding:
-    """Seconds of training (evaluation off the clock) at equal epochs, smallest batch against `batch`; with `equal_accuracy`, against the largest batch on the path that is no less accurate."""
+    """Seconds of training (evaluation off the clock) at equal epochs, smallest batch against `batch`; with
+    `equal_accuracy`, against the largest batch on the path that is no less accurate.
+    """
     runs = [run for run in chosen(runs, select) if run.header.arms == 1]
     table = Table(**{**table, "batches": tuple(table["batches"])})
     seconds, accuracy = {}, {}
@@ -193,7 +206,9 @@ def faster(runs, *, select, table, rates, batch, path, at_least, equal_accuracy=
 
 
 def running_median(values, width: int = 5):
-    """The median of each window of `width` values (shorter at the ends): one probe of a curvature is too noisy to take an argmax of."""
+    """The median of each window of `width` values (shorter at the ends): one probe of a curvature is too noisy to take
+    an argmax of.
+    """
     values, half = np.asarray(values, float), width // 2
     return np.array([np.median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))])
 
@@ -220,7 +235,9 @@ def peak_moves(runs, *, select, batches, axis, low, high, seeds) -> Finding:
 
 
 def rises_and_falls(runs, *, select, seeds, start_below, end_below, peak_before) -> Finding:
-    """Smoothed curvature starts below `start_below` of its peak, ends below `end_below` of it, and peaks within the first `peak_before` of the run: in every run."""
+    """Smoothed curvature starts below `start_below` of its peak, ends below `end_below` of it, and peaks within the
+    first `peak_before` of the run: in every run.
+    """
     runs = [run for run in chosen(runs, select) if len(run.series("curvature")) >= 8]
     if len(runs) < seeds:
         return needs(f"{seeds} curvature runs")

@@ -15,7 +15,9 @@ def timed(runs, select, rule: str):
 
 
 def variation_at_most(runs, *, select, clock_rule, bound, seeds) -> Finding:
-    """The coefficient of variation of the time to target is at most `bound`: holds if its whole 95 % interval is, contradicted if none of it is."""
+    """The coefficient of variation of the time to target is at most `bound`: holds if its whole 95 % interval is,
+    contradicted if none of it is.
+    """
     times = timed(runs, select, clock_rule)
     reached = [t for t in times if math.isfinite(t)]
     if len(times) < seeds or len(reached) < 2:
@@ -30,9 +32,11 @@ def variation_at_most(runs, *, select, clock_rule, bound, seeds) -> Finding:
 
 
 def evaluation_decides(runs, *, select, every, share, seeds) -> Finding:
-    """Read at evaluations `every` optimizer steps apart, at least `share` of the variance of steps to target is between evaluations, not within one.
+    """Read at evaluations `every` optimizer steps apart, at least `share` of the variance of steps to target is
+    between evaluations, not within one.
 
-    Steps carry no timing noise: with them, runs that pass at the same evaluation are equal, so what is left is only which evaluation passed. Seconds add the noise of the machine.
+    Steps carry no timing noise: with them, runs that pass at the same evaluation are equal, so what is left is only
+    which evaluation passed. Seconds add the noise of the machine.
     """
     runs = chosen(runs, select)
     times, passed = [], []
@@ -59,7 +63,9 @@ def thinned(run, every: int):
 
 
 def ledger_adds_up(runs, *, tolerance) -> Finding:
-    """For every run, the wall clock minus the benchmark clock equals the spans and gaps that the benchmark leaves out, up to the crossing."""
+    """For every run, the wall clock minus the benchmark clock equals the spans and gaps that the benchmark leaves out,
+    up to the crossing.
+    """
     worst, count = 0.0, 0
     for run in runs:
         wall, bench = clock.time_to_target(run, "wall"), clock.time_to_target(run, "dawnbench")
@@ -78,7 +84,9 @@ def ledger_adds_up(runs, *, tolerance) -> Finding:
 
 
 def best_of_n(runs, *, select, clock_rule, n, seeds, tolerance) -> Finding:
-    """The expected best of `n` resampled runs lies about sd x E[max of n normals] below the mean; the gap between the two, in units of sd, is at most `tolerance`."""
+    """The expected best of `n` resampled runs lies about sd x E[max of n normals] below the mean; the gap between the
+    two, in units of sd, is at most `tolerance`.
+    """
     times = [t for t in timed(runs, select, clock_rule) if math.isfinite(t)]
     if len(times) < seeds:
         return needs(f"{seeds} runs that reach the target")
