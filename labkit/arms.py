@@ -2,9 +2,8 @@
 same batches, so one wide step serves all.
 
 On one core this is several times faster than one run after the other wherever the overhead of a step exceeds its
-arithmetic. Each arm becomes a `Run` of its own, marked `arms`, so no clock
-rule will ever take the shared seconds for the time of one run. The naive version is `labkit.experiment.train`, one
-recipe at a time; the two agree to rounding.
+arithmetic. Each arm becomes a `Run` of its own, marked `arms`, so no clock rule will ever take the shared seconds for
+the time of one run. The naive version is `labkit.experiment.train`, one recipe at a time; the two agree to rounding.
 """
 
 import dataclasses
@@ -29,18 +28,18 @@ def train_together(
     fresh: bool = False,
     progress=None,
 ) -> list[Run]:
-    """Train recipes that differ only in `rate` and `warmup_steps`, with plain momentum SGD; finished ones come from
-    the store.
+    """Train recipes that differ only in `rate` and `warmup_steps`, with plain momentum SGD.
 
-    A recipe that is the only one left to train is trained alone, by `labkit.experiment.train`, and owns its seconds.
+    Finished ones come from the store. A recipe that is the only one left to train is trained alone, by
+    `labkit.experiment.train`, and owns its seconds.
 
     Returns:
         One run per recipe, in their order.
 
     Raises:
-        RequestError: there is no recipe, the recipes differ in anything else, or they use what a batched step
-            cannot (another model or optimizer, accumulation, mixed precision, probes of the
-            curvature, a stop at the target); nothing is written.
+        RequestError: there is no recipe, the recipes differ in anything else, or they use what a batched step cannot
+            (another model or optimizer, accumulation, mixed precision, probes of the curvature, a stop at the target);
+            nothing is written.
 
     When not to use it: for anything whose seconds matter, and for models with batch normalisation or `nn.LSTM`, which
     vmap does not take.
@@ -53,6 +52,7 @@ def train_together(
             raise RequestError(
                 f"recipes trained together may differ only in {' and '.join(SHARED)}; train the others one by one"
             )
+        recipe.schedule()  # refuses a rate that no schedule takes before anything is written
     plain = (
         first.optimizer == "sgd"
         and set(first.options) <= {"momentum"}
@@ -63,7 +63,8 @@ def train_together(
     )
     if not plain or first.model != "deep-mlp":
         raise RequestError(
-            "arms are trained together only for deep-mlp with plain momentum SGD in 32-true; train these recipes one by one"
+            "arms are trained together only for deep-mlp with plain momentum SGD in 32-true; "
+            "train these recipes one by one"
         )
     data = first.load()
     # One file a recipe, so a recipe that is given twice is trained once.

@@ -144,6 +144,8 @@ def execute(source: Path, target: Path, request: dict) -> None:
                 cwd=str(paths.notebooks()),
                 store_widget_state=False,
                 start_timeout=180,
+                # The kernel listens on this machine only; its warning about plain text would stand in the terminal.
+                extra_arguments=["--IPKernelApp.log_level=40"],
             )
         except papermill.PapermillExecutionError as error:
             raise WorkError(f"cell {error.cell_index}: {error.ename}: {error.evalue}") from None

@@ -129,14 +129,16 @@ def bench(arguments) -> int:
 
 
 def notebooks(arguments) -> int:
-    from labkit import batch, paths
+    from labkit import batch, paths, readme
     from labkit.teach import notebooks as builder
 
-    builder.write(paths.notebooks() / "src", paths.notebooks())
-    say("built the readers' and solution copies")
+    for path in builder.write(paths.notebooks() / "src", paths.notebooks()):
+        say(f"built {path}")
     if not arguments.sources_only:
         for path in batch.refresh_outputs():
             say(f"kept the outputs of {path}")
+    for path in readme.refresh():
+        say(f"wrote {path}")
     return 0
 
 

@@ -1,83 +1,21 @@
-"""A lab: its place in the course, and the session that its notebook holds (`lab = labkit.start(...)`).
+"""The session that a lab's notebook holds (`lab = labkit.start(...)`). The lab's place in the course: `labkit.course`.
 
-The session resolves the profile, owns the store of runs, trains recipes with one line of progress, remembers predictions, judges the lab's claims and writes the record. Heavy imports happen
-inside the methods that need them.
+The session resolves the profile, owns the store of runs, trains recipes with one line of progress, remembers
+predictions, judges the lab's claims and writes the record. Heavy imports happen inside the methods that need them.
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import claims, machine, paths, profiles
-from labkit.errors import RequestError, WorkError, choose
+from labkit.course import Entry, costs, course, find, plan
 from labkit.runs import Header, Run, Store, read_many
 
+__all__ = ["RECORD_MIME", "Entry", "Lab", "costs", "course", "default_device", "find", "plan", "request", "start"]
+
 RECORD_MIME = "application/vnd.labkit.record+json"
-ROUTES = ("evening", "week", "semester")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A lab in the course: number, name, question, the labs it needs, the routes it lies on."""
-
-    number: str
-    name: str
-    question: str
-    needs: tuple
-    routes: tuple
-
-    @property
-    def stem(self) -> str:
-        return f"{self.number}_{self.name}"
-
-    @property
-    def notebook(self) -> Path:
-        return paths.notebooks() / f"{self.stem}.ipynb"
-
-    @property
-    def exists(self) -> bool:
-        return self.notebook.exists() or (paths.notebooks() / "src" / f"{self.stem}.py").exists()
-
-
-def course() -> dict[str, Entry]:
-    """All labs by number, built or not."""
-    import yaml
-
-    content = yaml.safe_load((paths.data() / "labs.yaml").read_text(encoding="utf-8"))
-    return {
-        number: Entry(number, e["name"], e["question"], tuple(e["needs"]), tuple(e["routes"]))
-        for number, e in content.items()
-    }
-
-
-def find(text: str) -> Entry:
-    """A lab by number (`7`, `07`) or name (`large_batches`, `07_large_batches`).
-
-    Raises:
-        RequestError: no such lab, or one that is not built yet; names those that are.
-    """
-    labs, wanted = course(), str(text).strip().removesuffix(".ipynb")
-    built = {number: entry for number, entry in labs.items() if entry.exists}
-    for entry in labs.values():
-        if wanted in (entry.number, entry.name, entry.stem) or (
-            wanted.isdecimal() and wanted.isascii() and len(wanted) < 3 and int(wanted) == int(entry.number)
-        ):
-            if not entry.exists:
-                raise RequestError(
-                    f"lab {entry.stem} is planned but not written yet; allowed: {', '.join(e.stem for e in built.values())}"
-                )
-            return entry
-    choose("lab", text, [entry.stem for entry in built.values()])
-    raise WorkError("unreachable: every built lab's stem is found above")
-
-
-def costs() -> dict:
-    """Measured seconds of each lab and profile, with the machine they were measured on: `{lab: {profile: {"seconds", "cpu"}}}`."""
-    path = paths.data() / "results" / "costs.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def request(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict | None = None):
@@ -293,14 +231,3 @@ def start(
 
     display(Markdown(plan(entry, profile, numbers)))
     return session
-
-
-def plan(entry: Entry, profile: str, seeds: list[int]) -> str:
-    """One paragraph: what is about to run and what it cost where it was measured."""
-    cost = costs().get(entry.number, {}).get(profile)
-    time_text = (
-        f"It took {cost['seconds']:.0f} s on {cost['cpu']} ({cost['threads'] or 'all'} threads)."
-        if cost
-        else "Its time has not been measured yet."
-    )
-    return f"**Lab {entry.number}** at profile **{profile}**, seeds {', '.join(map(str, seeds))}. {time_text} A run that was finished before is not trained again."

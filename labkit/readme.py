@@ -39,12 +39,17 @@ def set_repository(name: str) -> list[str]:
         f"notebooks/{p.relative_to(paths.notebooks())}"
         for p in notebooks.write(paths.notebooks() / "src", paths.notebooks())
     ]
+    return [*changed, *refresh()]
+
+
+def refresh() -> list[str]:
+    """Make the README's generated blocks anew; returns `README.md` if they changed."""
     readme = paths.root() / "README.md"
-    fresh = render(readme.read_text(encoding="utf-8"))
-    if fresh != readme.read_text(encoding="utf-8"):
-        readme.write_text(fresh, encoding="utf-8", newline="\n")
-        changed.append("README.md")
-    return changed
+    before = readme.read_text(encoding="utf-8")
+    text = render(before)
+    if text != before:
+        readme.write_text(text, encoding="utf-8", newline="\n")
+    return ["README.md"] if text != before else []
 
 
 def render(text: str) -> str:

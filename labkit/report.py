@@ -76,7 +76,9 @@ def notebook_page(path: Path) -> Path:
     """
     from nbconvert import HTMLExporter
 
-    body, _ = HTMLExporter(embed_images=True).from_filename(str(path))
+    exporter = HTMLExporter(embed_images=True)
+    exporter.log.setLevel("ERROR")  # it warns of missing alternative texts, which are put in below
+    body, _ = exporter.from_filename(str(path))
     alts = iter(image_alts(path))
 
     def described(match: re.Match) -> str:
@@ -85,8 +87,8 @@ def notebook_page(path: Path) -> Path:
         return tag if alt is None else tag.replace("<img", f'<img alt="{html.escape(alt, quote=True)}"', 1)
 
     body = re.sub(r'<img\b[^>]*src="data:image/png;base64,[^>]*>', described, body)
-    # The exporter's page asks a server for its mathematics and its widgets; offline both would only fail.
-    body = re.sub(r'<script[^>]*\bsrc="https?://[^"]*"[^>]*>\s*</script>', "", body)
+    # The exporter's scripts ask servers for mathematics, diagrams and widgets; offline they would only fail.
+    body = re.sub(r"<script\b.*?</script>", "", body, flags=re.DOTALL)
     target = path.with_suffix(".html")
     target.write_text(body, encoding="utf-8")
     return target

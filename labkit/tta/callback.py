@@ -37,7 +37,9 @@ class TimeToAccuracy(pl.Callback):
     measured.
     """
 
-    def __init__(self, writer: RunWriter | None, samples_per_step: int = 0, stop_at_target: bool = False, progress=None):
+    def __init__(
+        self, writer: RunWriter | None, samples_per_step: int = 0, stop_at_target: bool = False, progress=None
+    ):
         self.writer, self.samples_per_step = writer, samples_per_step
         self.stop_at_target, self.progress = stop_at_target, progress
         self.evaluated_at = -1

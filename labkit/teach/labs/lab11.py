@@ -1,4 +1,4 @@
-"""The exercises of lab 11: statistics of repeated runs, the ledger by hand, failures, and a benchmark that is won without training faster."""
+"""The exercises of lab 11: repeated runs, the ledger by hand, failures, and a benchmark won without training faster."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ FAITHFUL = {
     "exact": (2.0, "a value equal to the target must count: first crossing is >=, not >"),
     "falls back": (2.0, "a curve that falls below the target again has still crossed it at its first passing value"),
     "best later": (3.0, "the time of the best value is not the time of the first that passes"),
-    "miss": (math.inf, "a run that never passes takes infinitely long, not as long as it ran (and argmax of nothing is 0)"),
+    "miss": (math.inf, "a run that never passes takes infinitely long, not as long as it ran (argmax of nothing is 0)"),
 }
 
 
@@ -54,10 +54,11 @@ def times_median_reach(answer: Callable) -> str | None:
         curves = [(np.arange(1.0, 9.0), np.round(random.uniform(0.8, 0.95, 8), 2)) for _ in range(7)]
         times, median, reach = answer(curves, 0.93)
         expected = [statistics.first_crossing(*curve, 0.93) for curve in curves]
-        if list(times) != expected or median != statistics.median(expected).value:
-            return f"labkit reads {expected} with median {statistics.median(expected).value}; you give {list(times)}, {median}"
-        if not math.isclose(reach, statistics.reach_rate(expected).value):
-            return f"labkit's reach rate of {expected} is {statistics.reach_rate(expected).value}; you give {reach}"
+        middle, rate = statistics.median(expected).value, statistics.reach_rate(expected).value
+        if list(times) != expected or median != middle:
+            return f"labkit reads {expected} with median {middle}; you give {list(times)}, {median}"
+        if not math.isclose(reach, rate):
+            return f"labkit's reach rate of {expected} is {rate}; you give {reach}"
     return None
 
 
@@ -93,28 +94,30 @@ def ledger_by_hand(answer: dict) -> str | None:
 
 def expected_with_failures(answer: Callable) -> str | None:
     """Spec of 11.3: `answer(times, budget)`, budget seconds for each failure."""
-    for times, budget in (([10.0, 20.0, math.inf, math.inf, math.inf], 40.0), ([10.0, math.inf], 10.0), ([3.0, 5.0], 9.0)):
-        given, right, ok = answer(times, budget), statistics.expected_time(times, budget), [t for t in times if math.isfinite(t)]
+    for times, budget in (([10.0, 20.0, *[math.inf] * 3], 40.0), ([3.0, 5.0], 9.0), ([1.0, math.inf], 7.0)):
+        given, right = answer(times, budget), statistics.expected_time(times, budget)
+        ok = [t for t in times if math.isfinite(t)]
         if math.isclose(given, right):
             continue
         mean, p = np.mean(ok), len(ok) / len(times)
         if math.isclose(given, mean):
-            return f"{given:g} s is the mean of the runs that reached: the {len(times) - len(ok)} failures were paid for as well"
+            return f"{given:g} s is the mean of the runs that reached: {len(times) - len(ok)} failures were paid for too"
         if math.isclose(given, mean / p):
-            return f"{given:g} s is the mean / p: that charges a failure what a success costs, but it ran for {budget:g} s"
+            return f"{given:g} s is the mean / p: it charges a failure what a success costs, but it ran {budget:g} s"
         if math.isclose(given, budget / p):
             return f"{given:g} s is budget / p: that is right only if a success costs the whole budget too"
         if math.isclose(given, mean + (1 - p) * budget):
-            return f"{given:g} s allows for one failure at most: before a success there are (1-p)/p failures on average, not 1-p"
+            return f"{given:g} s allows for one failure at most: before a success there are (1-p)/p on average, not 1-p"
         return f"for times {times} and budget {budget:g} the expected time is {right:g} s; you give {given:g}"
     return None
 
 
 def grid(runs: Sequence[Run]) -> dict[str, list]:
-    """What the benchmark of 11.4 leaves open: clock, target within `BAND` of the announced one, evaluation interval, pick."""
+    """What the benchmark of 11.4 leaves open; the target may lie within `BAND` of the announced one."""
     announced, every = runs[0].header.target["value"], runs[0].config.get("evaluate_every", 1)
     targets = [round(announced + shift, 6) for shift in (-BAND, -BAND / 2, 0.0, BAND / 2, BAND)]
-    return {"rule": list(reading.PER_RUN), "target": targets, "every": [every * factor for factor in (1, 2, 4, 8, 32)], "pick": list(PICKS)}
+    intervals = [every * factor for factor in (1, 2, 4, 8, 32)]
+    return {"rule": list(reading.PER_RUN), "target": targets, "every": intervals, "pick": list(PICKS)}
 
 
 def honest(runs: Sequence[Run]) -> dict:
@@ -136,7 +139,8 @@ def won(runs: Sequence[Run], choices: dict) -> str:
     said = f"honest {reading.in_seconds(fair)}, with your choices {reading.in_seconds(taken)}"
     if not math.isfinite(fair):
         return f"{said}: the honest median is a miss, so any finite number is won"
-    return f"{said}: a factor of {fair / taken:.2f} won, and no run trained faster" if taken < fair else f"{said}: nothing won"
+    factor = f"a factor of {fair / taken:.2f} won, and no run trained faster" if taken < fair else "nothing won"
+    return f"{said}: {factor}"
 
 
 def least(runs: Sequence[Run]) -> tuple[float, dict]:
@@ -152,7 +156,7 @@ def win_without_training(answer: dict) -> str | None:
         if field not in answer:
             return f"choose the {field} too; allowed: {options[field]}"
     if abs(answer["target"] - options["target"][2]) > BAND + 1e-9:
-        return f"target {answer['target']:g} is outside the band: it may lie at most {BAND} from {options['target'][2]:g}"
+        return f"target {answer['target']:g} is outside the band: at most {BAND} from {options['target'][2]:g}"
     for field in ("rule", "every", "pick"):
         if answer[field] not in options[field]:
             return f"{field} {answer[field]!r} is not among {options[field]}"
@@ -166,9 +170,9 @@ def win_without_training(answer: dict) -> str | None:
     return f"{won(runs, answer)}; no single change helps, but a pair of them does: try all combinations"
 
 
-# 11.5: entries of a benchmark. `announced` was fixed before (or after) the runs; the other fields are what was handed in.
+# 11.5: entries of a benchmark. `announced` was fixed before (or after) the runs; the other fields were handed in.
 ANNOUNCED = {"rule": "wall", "target": 0.93, "every": 8, "pick": "median", "runs": 12}
-FAIR = {**ANNOUNCED, "announced": ANNOUNCED, "before": True, "evaluations": 22, "read_on": "test"}
+FAIR = {"before": True, "evaluations": 22, "tuned_on": "validation", "read_on": "test"}
 
 
 def entry(announced: dict | None = None, **changes) -> dict:
@@ -183,6 +187,7 @@ HONEST = {
     "expected time with failures, announced before": entry({"pick": "expected"}),
     "another target and interval, announced before": entry({"target": 0.9, "every": 16}, evaluations=11),
     "thirty runs, announced before": entry({"runs": 30}),
+    "read on validation, where nothing was tuned": entry(tuned_on="nothing", read_on="validation"),
 }
 CHEATS = {
     "the clock was changed after the runs": entry(rule="algoperf"),
@@ -198,12 +203,12 @@ CHEATS = {
     "a single run was announced: it has no reach rate and no spread": entry({"runs": 1}),
     "the median run passes at its first evaluation: its variation of 0 is only the interval":
         entry({"every": 256}, evaluations=1),
-    "the number was read on the split that the target was tuned on": entry(read_on="validation"),
+    "the number was read on the very images that the recipe was tuned on": entry(read_on="validation"),
 }
 
 
 def forbids_the_cheats(answer: Callable) -> str | None:
-    """Spec of 11.5: `answer(entry)` gives a list of reasons against the entry (empty: it is allowed), or True / False."""
+    """Spec of 11.5: `answer(entry)` gives a list of reasons against the entry (empty: allowed), or True / False."""
     for allowed, entries in ((True, HONEST), (False, CHEATS)):
         for name, given in entries.items():
             verdict = answer({**given, "announced": dict(given["announced"])})
@@ -222,11 +227,11 @@ EXERCISES = {
     item.id: item
     for item in (
         exercise("11.1", "first crossing, median, reach rate", times_median_reach, (
-            "Per curve: the first time whose value is >= the target, else math.inf. `next(iterator, math.inf)` does it.",
+            "Per curve: the first time whose value is >= the target, else math.inf; `next(iterator, math.inf)` does it.",
             "np.median of the times, misses and all, is the median; the reach rate is the share of finite times.")),
         exercise("11.2", "one ledger, four clocks", ledger_by_hand, (
             "Write the seven spans in a row and cross out, per rule, what it does not count.",
-            "wall and mlperf run from a start to the crossing and lose nothing in between; dawnbench and algoperf add up spans.")),
+            "wall and mlperf lose nothing between their start and the crossing; dawnbench and algoperf add up spans.")),
         exercise("11.3", "expected time with failures", expected_with_failures, (
             "A success of probability p comes after (1-p)/p failures on average.",
             "Mean of the times that reached, plus (1-p)/p times the budget.")),
@@ -235,6 +240,6 @@ EXERCISES = {
             "Which clock counts least? Which target is crossed first? How many looks at each curve? Which run?")),
         exercise("11.5", "the rule that forbids it", forbids_the_cheats, (
             "Compare every field that was handed in with the announcement, and ask when that was made.",
-            "Then what no announcement can heal: the pick, the number of runs, the evaluations up to the crossing, the split.")),
+            "Then what no announcement heals: the pick, the number of runs, the evaluations to the crossing, the split.")),
     )
 }

@@ -1,0 +1,154 @@
+"""Batches: what a results folder holds, what a failure leaves, and that a killed batch goes on where it stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import nbformat
+import pytest
+
+from labkit import batch, lab, paths, report
+from labkit.errors import RequestError, WorkError
+from labkit.teach import notebooks
+
+METADATA = notebooks.METADATA
+PARAMETERS = """profile: str = "quick"
+seeds: str = "0"
+overrides: dict = {}
+record_to: str = ""
+interactive: bool = True"""
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course of small notebooks in a folder with a space in its name; returns a function that writes one."""
+    folder = tmp_path / "the notebooks"
+    folder.mkdir()
+    monkeypatch.setattr(paths, "notebooks", lambda: folder)
+    monkeypatch.setattr(paths, "results", lambda: tmp_path / "results")
+    monkeypatch.setenv("LABKIT_STORE", str(tmp_path / "runs"))
+
+    def write(stem, code):
+        cells = [nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(code)]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), folder / f"{stem}.ipynb")
+
+    return write
+
+
+class Images(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.alts = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "img":
+            self.alts.append(dict(attributes).get("alt"))
+
+
+def test_a_batch_writes_notebooks_pages_and_an_index(course, tmp_path):
+    course("00_start_here", "assert interactive is False and profile == 'smoke' and record_to\n'all well'")
+    outcome = batch.run([], "smoke")
+    assert outcome.report == outcome.notebooks[0].parent / "index.html" and not outcome.failed
+    index = outcome.report.read_text(encoding="utf-8")
+    assert "Scoreboard" in index and "00_start_here.html" in index and "torch" in index
+    assert "all well" in outcome.notebooks[0].with_suffix(".html").read_text(encoding="utf-8")
+    assert batch.read_manifest(outcome.report.parent)["finished"]
+
+
+def test_twice_into_one_folder_is_as_good_as_once(course, tmp_path):
+    course("00_start_here", "1 + 1")
+    for _ in range(2):
+        outcome = batch.run(["00"], "smoke", out=str(tmp_path / "out"))
+    assert [path.name for path in outcome.notebooks] == ["00_start_here.ipynb"]
+
+
+def test_one_failing_lab_is_named_and_the_others_go_on(course, tmp_path):
+    course("00_start_here", "raise ArithmeticError('planted')")
+    course("11_time_to_accuracy", "2 + 2")
+    outcome = batch.run([], "smoke", out=str(tmp_path / "out"))
+    assert list(outcome.failed) == ["00_start_here"] and "ArithmeticError: planted" in outcome.failed["00_start_here"]
+    assert [path.stem for path in outcome.notebooks] == ["11_time_to_accuracy"]
+    assert "planted" in outcome.report.read_text(encoding="utf-8")
+    with pytest.raises(WorkError, match="cell 2.*planted"):
+        batch.run(["00"], "smoke", out=str(tmp_path / "other"))
+    assert (tmp_path / "other" / "00_start_here.ipynb").exists(), "the traceback is kept"
+
+
+def test_a_kernel_that_dies_is_a_failure_with_a_reason(course, tmp_path):
+    course("00_start_here", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(WorkError, match="(?i)kernel died"):
+        batch.run(["00"], "smoke", out=str(tmp_path / "out"))
+
+
+def test_resume_goes_on_after_the_labs_that_are_done(course, tmp_path):
+    marks = tmp_path / "marks"
+    course("00_start_here", f"open({str(marks)!r}, 'a').write('first ')")
+    course("11_time_to_accuracy", "raise RuntimeError('not yet')")
+    folder = batch.run([], "smoke").report.parent
+    manifest = batch.read_manifest(folder)
+    batch.write_manifest(folder, {**manifest, "finished": None})  # as a kill would leave it
+    course("11_time_to_accuracy", f"open({str(marks)!r}, 'a').write('second ')")
+    outcome = batch.run([], "smoke", resume=True)
+    assert outcome.report.parent == folder and not outcome.failed
+    assert marks.read_text() == "first second "
+    with pytest.raises(RequestError, match="nothing to resume"):
+        batch.run([], "smoke", resume=True)
+
+
+def test_resume_refuses_another_request(course):
+    course("00_start_here", "1")
+    folder = batch.run([], "smoke").report.parent
+    batch.write_manifest(folder, {**batch.read_manifest(folder), "finished": None})
+    with pytest.raises(RequestError, match="was begun with"):
+        batch.run([], "smoke", seeds="0,1", resume=True)
+
+
+def test_out_may_not_be_a_file_nor_the_course_itself(course, tmp_path):
+    course("00_start_here", "1")
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", paths.notebooks(), paths.notebooks() / "deeper"):
+        with pytest.raises(RequestError, match="--out"):
+            batch.run(["00"], "smoke", out=str(place))
+    assert not (paths.notebooks() / "deeper").exists()
+
+
+def test_jobs_side_by_side(course, tmp_path):
+    course("00_start_here", "1")
+    course("11_time_to_accuracy", "2")
+    assert len(batch.run([], "smoke", out=str(tmp_path / "out"), jobs=2).notebooks) == 2
+
+
+def test_figures_keep_their_words_on_the_page(tmp_path):
+    code = "from labkit.teach import viz\nfig, ax = viz.figure()\nax.plot([1, 2])\nviz.show(fig, alt='a line that \"rises\" from 1 to 2')"
+    cells = [nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(code)]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
+    nbformat.write(notebook, tmp_path / "in.ipynb")
+    batch.execute(tmp_path / "in.ipynb", tmp_path / "out.ipynb", {"profile": "smoke"})
+    page = report.notebook_page(tmp_path / "out.ipynb").read_text(encoding="utf-8")
+    assert 'a line that "rises" from 1 to 2' in Images(page).alts
+    assert "No description has been provided" not in page
+    assert "<script" not in page
+
+
+def test_a_killed_batch_leaves_readable_state_and_no_kernel(tmp_path):
+    """A real kill -9 of `labkit reproduce` while a notebook runs."""
+    environment = {**os.environ, "LABKIT_STORE": str(tmp_path / "runs")}
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "labkit", "reproduce", "--profile", "smoke", "--labs", "11", "--out", str(out)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "runs").glob("11/*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not batch.read_manifest(out)["finished"]
+    environment["LABKIT_STORE"] = str(tmp_path / "runs")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (out / "index.html").exists()
+    store = lab.Store(tmp_path / "runs")
+    assert store.runs("11") and not store.unfinished("11")
