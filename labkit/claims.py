@@ -11,6 +11,7 @@ and never shows a number of the paper; a scale gap caps a verdict at
 """
 
 import hashlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,19 @@ VERDICTS = (
     "not seen",
     "contradicted",
     "not attempted",
+)
+BOARD = (
+    "claim",
+    "statement",
+    "origin",
+    "place",
+    "literature",
+    "verdict",
+    "evidence",
+    "runs",
+    "flat set",
+    "scale gap",
+    "rule",
 )
 OUTCOMES = ("holds", "partly", "not seen", "contradicted", "not attempted")
 
@@ -53,6 +67,10 @@ class Claim:
     def __post_init__(self):
         if self.rule:
             choose(f"rule of claim {self.id}", self.rule.get("name"), rules.RULES)
+            try:
+                inspect.signature(rules.RULES[self.rule["name"]]).bind([], **self.parameters)
+            except TypeError as error:
+                raise RequestError(f"rule {self.rule['name']} of claim {self.id}: {error}") from None
         for kind, given, allowed in (
             ("origin", self.origin, ORIGINS),
             ("kind", self.kind, KINDS),
@@ -61,8 +79,14 @@ class Claim:
             choose(f"{kind} of claim {self.id}", given, allowed)
         if self.grade == "remembered" and self.literature:
             raise RequestError(
-                f"claim {self.id} is only remembered, so it may not show a figure of the literature; leave literature empty"
+                f"claim {self.id} is only remembered, so it may not show a figure of the literature; "
+                "leave literature empty"
             )
+
+    @property
+    def parameters(self) -> dict:
+        """What the rule is called with, besides the runs."""
+        return {key: value for key, value in self.rule.items() if key != "name"}
 
     @property
     def hash(self) -> str:
@@ -96,11 +120,16 @@ def load(lab: str | None = None) -> list[Claim]:
 
     claims = []
     for path in sorted((paths.data() / "claims").glob("*.yaml")):
-        for entry in yaml.safe_load(path.read_text(encoding="utf-8")):
+        try:
+            entries = list(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except (TypeError, ValueError, yaml.YAMLError) as error:
+            raise WorkError(f"{path.name} is not a list of claims: {error}") from None
+        for entry in entries:
             try:
                 claims.append(Claim(**{**entry, "labs": tuple(entry["labs"])}))
-            except (TypeError, KeyError, RequestError) as error:
-                raise WorkError(f"{path.name}: claim {entry.get('id', '?')} does not fit: {error}") from None
+            except (TypeError, KeyError, AttributeError, RequestError) as error:
+                name = entry.get("id", "?") if isinstance(entry, dict) else entry
+                raise WorkError(f"{path.name}: claim {name} does not fit: {error}") from None
     if len({claim.id for claim in claims}) < len(claims):
         raise WorkError("two claims share an id; give each its own")
     return [claim for claim in claims if lab is None or lab in claim.labs]
@@ -112,21 +141,22 @@ def hashes(lab: str) -> dict:
 
 
 def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
-    """The verdict of one claim over runs. Runs that carry another hash of this rule, or none, are left out and counted
-    in the evidence.
+    """The verdict of one claim over runs. Runs that carry another hash of this rule are left out and counted in the
+    evidence; those that carry none were not made for it.
     """
     if not claim.rule:
         return Verdict(claim, "not attempted", "no rule yet; a later lab will write one", 0, None, claim.hash)
     own = [run for run in runs if claim.id in run.header.claims]
-    valid = [run for run in own if run.header.claims[claim.id] == claim.hash]
-    if claim.about not in ("waiting", "bytes"):
-        valid = [run for run in valid if run.header.source != "simulated"]
-    parameters = {key: value for key, value in claim.rule.items() if key != "name"}
-    finding = rules.RULES[claim.rule["name"]](valid, **parameters)
+    current = [run for run in own if run.header.claims[claim.id] == claim.hash]
+    simulated = claim.about in ("waiting", "bytes")
+    valid = [run for run in current if simulated or run.header.source != "simulated"]
+    finding = rules.RULES[claim.rule["name"]](valid, **claim.parameters)
     choose("outcome", finding.outcome, OUTCOMES)
     evidence = finding.evidence
-    if len(own) > len(valid):
-        evidence += f" ({len(own) - len(valid)} runs left out: made under another version of this rule)"
+    if len(own) > len(current):
+        evidence += f" ({len(own) - len(current)} runs left out: made under another version of this rule)"
+    if len(current) > len(valid):
+        evidence += f" ({len(current) - len(valid)} runs left out: simulated)"
     return Verdict(claim, verdict_of(claim, finding.outcome), evidence, finding.runs, finding.fraction, claim.hash)
 
 
@@ -166,4 +196,4 @@ def board(runs: Sequence[Run], lab: str | None = None):
                 "rule": verdict.hash,
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=BOARD)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from labkit import __version__
-from labkit.errors import RequestError, WorkError
+from labkit.errors import RequestError, WorkError, choose
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,9 +28,17 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def quiet_downloads() -> None:
+    """pooch says on standard error what it is about to fetch; here one line says what came of it."""
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+
+
 def run(arguments) -> int:
     from labkit import batch, profiles
 
+    quiet_downloads()
     overrides = dict(profiles.parse_setting(text) for text in arguments.set)
     outcome = batch.run(
         [arguments.lab], arguments.profile, arguments.seeds, overrides, arguments.out, fresh=arguments.fresh
@@ -43,31 +51,28 @@ def run(arguments) -> int:
 def reproduce(arguments) -> int:
     from labkit import batch
 
-    labs = [lab for text in arguments.labs for lab in text.split(",") if lab]
-    outcome = batch.run(
-        labs,
-        arguments.profile,
-        arguments.seeds,
-        {},
-        arguments.out,
-        jobs=arguments.jobs,
-        resume=arguments.resume,
-        fresh=arguments.fresh,
-    )
+    quiet_downloads()
+    labs = [lab.strip() for text in arguments.labs for lab in text.split(",") if lab.strip()]
+    if arguments.labs and not labs:
+        raise RequestError(
+            "--labs names no lab; write numbers with commas between them, such as 07,11, or leave it away"
+        )
+    options = {"jobs": arguments.jobs, "resume": arguments.resume, "fresh": arguments.fresh}
+    outcome = batch.run(labs, arguments.profile, arguments.seeds, {}, arguments.out, **options)
     for lab, reason in outcome.failed.items():
-        sys.stderr.write(f"labkit: lab {lab} failed: {reason}\n")
+        sys.stderr.write(f"labkit: lab {lab} failed: {one_line(reason)}\n")
     say(str(outcome.report))
     return 1 if outcome.failed else 0
 
 
 def list_labs(arguments) -> int:
-    from labkit import lab
+    from labkit import course
 
-    measured = lab.costs()
-    for entry in lab.course().values():
+    measured = course.costs()
+    for entry in course.course().values():
         seconds = measured.get(entry.number, {}).get("quick", {}).get("seconds")
         state = "planned" if not entry.exists else f"{seconds:.0f} s" if seconds else "ready"
-        say(f"{entry.stem:<26} {state:>8}   {entry.question}")
+        say(f"{entry.stem:<28} {state:>8}   {entry.question}")
     return 0
 
 
@@ -80,25 +85,37 @@ def report(arguments) -> int:
 
 
 def data(arguments) -> int:
-    from labkit.datasets import download, images
+    from labkit.datasets import download
 
+    for name in arguments.names:
+        choose("dataset", name, download.NAMES)
     if arguments.action == "list":
         for row in download.status():
-            say(
-                "  ".join(f"{value!s:<14}" for value in row.values())
-                if isinstance(row, dict)
-                else "  ".join(map(str, row))
-            )
+            if row.name in (arguments.names or download.NAMES):
+                say(f"{row.name:<14}  {row.state:<8}  {row.where}")
         return 0
-    names = arguments.names or (images.BUNDLED if arguments.action == "verify" else [])
+    quiet_downloads()
+    names = arguments.names or (download.BUNDLED if arguments.action == "verify" else [])
     if not names:
-        raise RequestError(f"labkit data {arguments.action} needs a dataset; allowed: {', '.join(images.NAMES)}")
+        raise RequestError(f"labkit data {arguments.action} needs a dataset; allowed: {', '.join(download.NAMES)}")
     for name in names:
-        images.require(name)
-        if arguments.action == "verify":
-            download.verify(name)
-        say(f"{name}: ready")
+        if arguments.action == "fetch":
+            download.require(name)
+            say(f"{name}: ready")
+        else:
+            say(f"{name}: {verified(name)}")
     return 0
+
+
+def verified(name: str) -> str:
+    """What was checked: the sums of a downloaded set's files; a bundled set is read whole."""
+    from labkit.datasets import download, images
+
+    row = download.verify(name)
+    if row.files:
+        return f"{len(row.files)} file(s) in {row.where} have the right checksums"
+    loaded = images.load(name)
+    return f"{len(loaded.train_x)} training and {len(loaded.test_x)} test images are sound"
 
 
 def doctor(arguments) -> int:
@@ -114,17 +131,8 @@ def bench(arguments) -> int:
 
     from labkit import paths
 
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        str(paths.root() / "tests" / "benchmarks"),
-        "-s",
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        *arguments.select,
-    ]
+    folder = paths.root() / "tests" / "benchmarks"
+    command = [sys.executable, *"-m pytest -s -q -p no:cacheprovider".split(), str(folder), *arguments.select]
     return 1 if subprocess.run(command, cwd=paths.root()).returncode else 0
 
 
@@ -215,7 +223,9 @@ def main(arguments=None) -> int:
     """Run one command; every expected failure is one line on standard error."""
     try:
         parsed = parser().parse_args(arguments)
-        return parsed.function(parsed)
+        status = parsed.function(parsed)
+        sys.stdout.flush()  # so that a reader who has gone is noticed here, not while Python ends
+        return status
     except RequestError as error:
         sys.stderr.write(f"labkit: {one_line(error)}\n")
         return 2
@@ -228,7 +238,10 @@ def main(arguments=None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        sys.stderr.write(f"labkit: {one_line(error)}\n")
+        return 1
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: Exception | str) -> str:
     return " ".join(str(error).split())

@@ -9,8 +9,6 @@ from pathlib import Path
 from labkit import paths
 from labkit.errors import RequestError, WorkError
 
-ROUTES = ("evening", "week", "semester")
-
 
 @dataclass(frozen=True)
 class Entry:

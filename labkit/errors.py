@@ -20,4 +20,4 @@ def choose(kind: str, given: object, allowed) -> None:
     """
     options = [str(option) for option in allowed]
     if str(given) not in options:
-        raise RequestError(f"unknown {kind} {str(given)!r}; allowed: {', '.join(options)}")
+        raise RequestError(f"unknown {kind} {str(given)!r}; allowed: {', '.join(options) or 'none'}")

@@ -5,6 +5,7 @@ predictions, judges the lab's claims and writes the record. Heavy imports happen
 """
 
 import dataclasses
+import json
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,18 +20,27 @@ RECORD_MIME = "application/vnd.labkit.record+json"
 
 
 def request(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict | None = None):
-    """Check a whole request before anything starts: the lab, its profile, its seeds, every field, and that the data is there.
+    """Check a whole request before anything starts: the lab, its profile, its seeds, every field, that the data is
+    there and holds as many images as asked for, and that the model takes its sizes.
 
     Returns:
         (entry, settings, list of seeds).
+
+    Raises:
+        RequestError: the first thing that is wrong.
+        WorkError: the data is there and damaged.
     """
+    from labkit import models
     from labkit.datasets import images
 
     entry = find(lab)
     settings = profiles.resolve(entry.number, profile, overrides)
     numbers = profiles.parse_seeds(seeds)
     if hasattr(settings, "data"):
-        images.require(settings.data)
+        parts = {part: getattr(settings, part, None) or None for part in ("train", "validation", "test")}
+        images.load(settings.data, **parts)
+    if {"model", "sizes"} & set(overrides or {}):
+        models.build(settings.model, **settings.sizes)
     return entry, settings, numbers
 
 
@@ -38,14 +48,8 @@ class Lab:
     """What a notebook holds on to. Made by `labkit.start`."""
 
     def __init__(self, entry: Entry, profile: str, settings, seeds: list[int], store: Store, interactive: bool):
-        self.entry, self.profile, self.settings, self.seeds, self.store, self.interactive = (
-            entry,
-            profile,
-            settings,
-            seeds,
-            store,
-            interactive,
-        )
+        self.entry, self.profile, self.settings, self.seeds = entry, profile, settings, seeds
+        self.store, self.interactive = store, interactive
         self.claims = claims.hashes(entry.number)
         self.predictions: dict = {}
         self.used: dict[str, Run] = {}
@@ -72,11 +76,8 @@ class Lab:
         from labkit import experiment
         from labkit.progress import Progress
 
-        jobs = [
-            (dataclasses.replace(recipe, device=self.device), repeat)
-            for recipe in recipes
-            for repeat in (repeats or self.seeds)
-        ]
+        repeats = self.seeds if repeats is None else repeats
+        jobs = [(dataclasses.replace(recipe, device=self.device), repeat) for recipe in recipes for repeat in repeats]
         runs = []
         with Progress(len(jobs), label) as progress:
             for recipe, repeat in jobs:
@@ -104,11 +105,12 @@ class Lab:
         from labkit import arms
         from labkit.progress import Progress
 
+        repeats = self.seeds if repeats is None else repeats
         recipes = [dataclasses.replace(recipe, device=self.device) for recipe in recipes]
         batches = sorted({recipe.batch for recipe in recipes})
         runs = []
-        with Progress(len(recipes) * len(repeats or self.seeds), label) as progress:
-            for repeat in repeats or self.seeds:
+        with Progress(len(recipes) * len(repeats), label) as progress:
+            for repeat in repeats:
                 for batch in batches:
                     group = [recipe for recipe in recipes if recipe.batch == batch]
                     inner = _Inner(progress, len(runs), group[0])
@@ -152,8 +154,9 @@ class Lab:
         return read_many(paths.data() / "results" / f"{self.entry.number}.jsonl")
 
     def keep(self, key: str, value) -> None:
-        """Keep a prediction or an answer in the record."""
-        self.predictions[key] = value
+        """Keep a prediction or an answer in the record, as JSON has it (a number of numpy as a number, NaN as a text)."""
+        plain = json.dumps(value, default=lambda part: part.tolist() if hasattr(part, "tolist") else str(part))
+        self.predictions[key] = json.loads(plain, parse_constant=str)
 
     def board(self, runs: Iterable[Run] | None = None):
         """The lab's claims with verdicts, over the recorded runs and those of this session."""

@@ -27,6 +27,12 @@ def memory_gib() -> float | None:
         return None
 
 
+def thread_cap() -> int | None:
+    """Threads that `OMP_NUM_THREADS` allows at its outermost level; None where it sets no cap."""
+    outermost = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(outermost) or None if outermost.isascii() and outermost.isdecimal() and len(outermost) < 6 else None
+
+
 def hardware(device: str = "cpu") -> dict:
     """Processor, logical CPUs, thread cap, memory, accelerator.
 
@@ -36,7 +42,7 @@ def hardware(device: str = "cpu") -> dict:
     facts = {
         "cpu": cpu_name(),
         "cpus": os.cpu_count() or 1,
-        "threads": int(os.environ.get("OMP_NUM_THREADS") or 0) or None,
+        "threads": thread_cap(),
         "memory_gib": memory_gib(),
         "device": "cpu",
     }

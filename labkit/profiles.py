@@ -8,18 +8,28 @@ import ast
 import dataclasses
 import math
 import types
-import typing
+import warnings
 from dataclasses import dataclass
+from reprlib import repr  # shortens what is long
 
 from labkit import paths
 from labkit.errors import RequestError, WorkError, choose
 
 NAMES = ("smoke", "quick", "full")
+WORDS = {  # how a message says a type, and one value of it
+    int: ("a whole number", 16),
+    float: ("a finite number", 0.5),
+    str: ("a text", "name"),
+    dict: ("a mapping such as {'width': 8}", {"width": 8}),
+    bool: ("True or False", True),
+}
 
 
-def setting(default, doc: str, *, least=None, most=None, above=None, among=None):
-    """A field of a profile: its default, what it means, and what is allowed."""
-    rules = {"doc": doc, "least": least, "most": most, "above": above, "among": among}
+def setting(default, doc: str, *, least=None, most=None, above=None, among=None, empty=False):
+    """A field of a profile: its default, what it means, and what is allowed (of a list: of each of its items, and
+    whether there may be none).
+    """
+    rules = {"doc": doc, "least": least, "most": most, "above": above, "among": among, "empty": empty}
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=rules)
     return dataclasses.field(default=default, metadata=rules)
@@ -39,7 +49,7 @@ class Profile07:
     """Lab 07: batch x peak rate x warm-up."""
 
     data: str = setting("mnist5k", "dataset", among=("mnist5k", "procedural", "mnist", "fashion-mnist"))
-    train: int = setting(4096, "training images", least=1)
+    train: int = setting(4096, "training images", least=1, most=60000)
     batches: list[int] = setting([16, 64, 256, 1024], "batch sizes of the ladder, the baseline first", least=1)
     epochs: float = setting(25.0, "epochs of every run", above=0)
     warmup_epochs: float = setting(
@@ -64,7 +74,7 @@ class Profile07:
         among=("fixed", "square_root", "linear", "linear_with_warmup", "legw"),
     )
     adaptive: list[str] = setting(
-        [], "adaptive solvers that are compared", among=("adam", "rmsprop", "adagrad", "adadelta")
+        [], "adaptive solvers that are compared", among=("adam", "rmsprop", "adagrad", "adadelta"), empty=True
     )
     adaptive_rates: list[float] = setting([2.0**-e for e in range(10, 3, -1)], "their rates", above=0)
     adadelta_rates: list[float] = setting(
@@ -74,7 +84,7 @@ class Profile07:
         False, "train the whole table of batch x rate x warm-up, not only the cells on the rules' paths"
     )
     equal_steps_batches: list[int] = setting(
-        [64], "batches that also train for as many optimizer steps as the smallest batch does", least=1
+        [64], "batches that also train for as many optimizer steps as the smallest batch does", least=1, empty=True
     )
     curvature_batches: list[int] = setting([64, 256], "batch sizes at which the curvature is followed", least=1)
     curvature_steps: int = setting(300, "optimizer steps of a curvature run at most", least=10)
@@ -88,8 +98,12 @@ class Profile07:
                     raise RequestError(
                         f"{name} holds {batch}, more than the {self.train} training images; choose batches of at most {self.train}"
                     )
-        if not self.batches or self.batches != sorted(set(self.batches)):
+        if self.batches != sorted(self.batches):
             raise RequestError(f"batches {self.batches} must be increasing, the baseline first")
+        for name in ("lstm_batches", "equal_steps_batches"):
+            for batch in getattr(self, name):
+                if batch not in self.batches:
+                    raise RequestError(f"{name} holds {batch}, which is not one of batches {self.batches}; set both")
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,7 @@ class Profile11:
     """Lab 11: train to a target, many times."""
 
     data: str = setting("mnist5k", "dataset", among=("mnist5k", "procedural", "mnist", "fashion-mnist"))
-    train: int = setting(4096, "training images", least=1)
+    train: int = setting(4096, "training images", least=1, most=60000)
     pool: int = setting(1, "mean-pool the images by this factor", among=(1, 2))
     validation: int = setting(0, "validation images; 0: what the dataset gives", least=0)
     test: int = setting(0, "test images, seen at the end only; 0: what the dataset gives", least=0)
@@ -135,36 +149,58 @@ def resolve(lab: str, profile: str = "quick", overrides: dict | None = None):
         RequestError: unknown profile or field, or a value outside what the field allows.
         WorkError: the profile file itself does not fit its dataclass.
     """
-    import yaml
-
     choose("profile", profile, NAMES)
     choose("lab with a profile", lab, DATACLASSES)
-    cls, path = DATACLASSES[lab], paths.data() / "profiles" / f"{lab}.yaml"
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if set(content) != set(NAMES):
+    cls = DATACLASSES[lab]
+    try:
+        values = fitted(cls, lab, stored(lab)[profile] or {})
+        cls(**values)
+    except RequestError as error:
+        raise WorkError(f"profile {profile} in {lab}.yaml does not fit: {error}") from None
+    return cls(**{**values, **fitted(cls, lab, overrides or {})})
+
+
+def stored(lab: str) -> dict:
+    """What the profile file of a lab holds, by profile."""
+    import yaml
+
+    path = paths.data() / "profiles" / f"{lab}.yaml"
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise WorkError(f"{path.name} cannot be read: {error}") from None
+    if not isinstance(content, dict) or set(content) != set(NAMES):
         raise WorkError(f"{path.name} must hold exactly the profiles {', '.join(NAMES)}")
+    return content
+
+
+def fitted(cls, lab: str, values) -> dict:
+    """The values as the fields of the dataclass want them, or a RequestError."""
+    if not isinstance(values, dict):
+        raise RequestError(f"fields of lab {lab} must be a mapping such as {{'field': value}}, not {repr(values)}")
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    values = dict(content[profile] or {})
-    for name, value in (overrides or {}).items():
+    for name in values:
         choose(f"field of lab {lab}", name, fields)
-        values[name] = value
-    hints = typing.get_type_hints(cls)
-    for name, value in values.items():
-        choose(f"field of lab {lab}", name, fields)
-        values[name] = checked(name, value, hints[name], fields[name].metadata)
-    return cls(**values)
+    return {name: checked(name, value, fields[name].type, fields[name].metadata) for name, value in values.items()}
 
 
 def checked(name: str, value, kind, rules):
     """The value as the field's type, or a RequestError that says what is allowed."""
-    if isinstance(kind, types.GenericAlias) and kind.__origin__ is list:
+    if isinstance(kind, types.GenericAlias):
+        kind = kind.__args__[0]
         if not isinstance(value, (list, tuple)):
-            raise RequestError(f"{name} must be a list such as [{example(kind.__args__[0])}], not {value!r}")
-        return [checked(name, item, kind.__args__[0], rules) for item in value]
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            raise RequestError(f"{name} must be a list such as [{WORDS[kind][1]!r}], not {repr(value)}")
+        items = [checked(name, item, kind, rules) for item in value]
+        if not items and not rules["empty"]:
+            raise RequestError(f"{name} is empty; it must hold at least one value")
+        for place, item in enumerate(items):
+            if item in items[:place]:
+                raise RequestError(f"{name} holds {item!r} twice; each value may come once")
+        return items
+    if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        raise RequestError(f"{name} must be {example(kind)}, not {value!r}")
+        raise RequestError(f"{name} must be {WORDS[kind][0]}, not {repr(value)}")
     if rules["among"] is not None:
         choose(name, value, rules["among"])
     bounds = (
@@ -174,18 +210,8 @@ def checked(name: str, value, kind, rules):
     )
     for key, broken, words in bounds:
         if rules[key] is not None and kind in (int, float) and broken(rules[key]):
-            raise RequestError(f"{name} {value} is out of range; it must be {words} {rules[key]}")
+            raise RequestError(f"{name} {repr(value)} is out of range; it must be {words} {rules[key]}")
     return value
-
-
-def example(kind) -> str:
-    return {
-        int: "a whole number",
-        float: "a finite number",
-        str: "a text",
-        dict: "a mapping such as {'width': 8}",
-        bool: "True or False",
-    }[kind]
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -195,13 +221,13 @@ def parse_seeds(text: str) -> list[int]:
         RequestError: not a comma-separated list of distinct whole numbers of 0 or more.
     """
     parts = [part.strip() for part in str(text).split(",")]
-    if not all(part.isdecimal() and part.isascii() and int(part) < 2**31 for part in parts) or len(
-        set(map(int, parts))
-    ) < len(parts):
+    numbers = [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 10]
+    if len(numbers) < len(parts) or len(set(numbers)) < len(numbers) or max(numbers) >= 2**31:
         raise RequestError(
-            f"seeds {str(text)!r} not understood; write distinct whole numbers of 0 or more with commas between them, such as 0,1,2"
+            f"seeds {str(text)!r} not understood; "
+            "write distinct whole numbers from 0 to 2147483647 with commas between them, such as 0,1,2"
         )
-    return [int(part) for part in parts]
+    return numbers
 
 
 def parse_setting(text: str) -> tuple[str, object]:
@@ -210,10 +236,11 @@ def parse_setting(text: str) -> tuple[str, object]:
     Raises:
         RequestError: there is no `=` in it.
     """
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
         raise RequestError(f"--set {text!r} not understood; write --set field=value")
     try:
-        return name.strip(), ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return name.strip(), value.strip()
+        with warnings.catch_warnings(action="ignore"):  # a text that is nearly a literal is still only a text
+            return name, ast.literal_eval(value) if len(value) < 3000 else value
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return name, value

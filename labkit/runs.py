@@ -15,26 +15,27 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from labkit.curve import (
-    SOURCES,
-    SPAN_KINDS,
-    STATES,
-    Header,
-    Row,
-    Run,
-    Span,
-    canonical,
-    encode,
-    real,
-    text,
-    whole,
-)
+from labkit.curve import SOURCES, SPAN_KINDS, STATES, Header, Row, Run, Span, canonical, encode, real, text, whole
 from labkit.errors import RequestError, WorkError, choose
 
 __all__ = [
-    *("SOURCES", "SPAN_KINDS", "STATES", "Header", "Row", "Run", "RunWriter", "Span", "Store"),
-    *("canonical", "encode", "pack", "parse", "read", "read_many"),
+    "SOURCES",
+    "SPAN_KINDS",
+    "STATES",
+    "Header",
+    "Row",
+    "Run",
+    "RunWriter",
+    "Span",
+    "Store",
+    "canonical",
+    "encode",
+    "pack",
+    "parse",
+    "read",
+    "read_many",
 ]
+
 
 class RunWriter:
     """Appends one run to one file; use as a context manager. An exception inside writes `failed` and leaves the file as
@@ -75,7 +76,9 @@ class RunWriter:
         except OSError as error:
             raise WorkError(f"{self.partial} cannot be written ({error.strerror})") from None
         if missing:
-            raise WorkError(f"{self.partial} cannot be written (the last {missing} bytes were refused; is the disk full?)")
+            raise WorkError(
+                f"{self.partial} cannot be written (the last {missing} bytes were refused; is the disk full?)"
+            )
 
     def span(self, kind: str, start: float, end: float) -> None:
         """Record a phase, in seconds from the start of the run, to the microsecond.

@@ -52,9 +52,9 @@ def tiny():
     return lambda **changes: dataclasses.replace(recipe, **changes)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def python():
-    """Start a Python in the checkout with this test's environment: `python("-c", code)` or `python(script, ...)`."""
+    """Start a Python with the environment of the moment: `python("-c", code)` or `python(script, ...)`."""
     children = []
 
     def start(*arguments, env=None) -> subprocess.Popen:

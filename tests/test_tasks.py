@@ -1,4 +1,4 @@
-"""The Lightning task alone, without the clock: what it learns, what it counts, and that how a batch is split is invisible."""
+"""The Lightning task alone: what it learns, what it counts, and that how a batch is split cannot be seen."""
 
 import importlib.util
 import socket
@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from labkit import runs
 from labkit.datasets.memory import DeviceBatches
 from labkit.errors import RequestError
 from labkit.optim import build
@@ -30,9 +31,9 @@ def toy(dtype=torch.float32, samples: int = 96):
 
 def mlp(dtype=torch.float32):
     torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
-    ).to(dtype)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).to(
+        dtype
+    )
 
 
 def in_order(x, y, batch: int = 40) -> DataLoader:
@@ -47,6 +48,19 @@ def mean_loss(model, x, y) -> float:
     return F.cross_entropy(model(x), y).item()
 
 
+class Reopened:
+    """Lightning opens a loader more than once before it reads it; an epoch begins where a batch is first read."""
+
+    def __init__(self, batches: DeviceBatches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        yield from self.batches
+
+
 class Rates(pl.Callback):
     """The rate that each optimizer step used."""
 
@@ -57,13 +71,22 @@ class Rates(pl.Callback):
         self.seen.append(optimizer.param_groups[0]["lr"])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lars", lambda task: torch.optim.SGD(task.parameters(), lr=0.1)])
-def test_a_plain_trainer_is_enough_and_the_loss_falls(optimizer):
+def own_optimizer(task):
+    return torch.optim.SGD(task.parameters(), lr=0.3)
+
+
+@pytest.mark.parametrize(
+    "optimizer, rate", [("sgd", 0.3), ("adamw", 0.03), ("lars", 0.3), ("lamb", 0.1), (own_optimizer, None)]
+)
+def test_a_plain_trainer_is_enough_and_the_loss_falls(optimizer, rate):
     x, y = toy()
     model = mlp()
     before = mean_loss(model, x, y)
-    schedule = None if callable(optimizer) else Schedule(peak={"lars": 10.0}.get(optimizer, 0.02), total_steps=30)
-    task = ImageClassification(model, optimizer, schedule)
+    # the biases are outside the trust ratio and take the rate as it is, so the ratio has to suit the rate
+    options = {"trust_coefficient": 0.1} if optimizer == "lars" else {}
+    task = ImageClassification(
+        model, optimizer, rate and Schedule(peak=rate, total_steps=30), optimizer_options=options
+    )
     boss = trainer(30)
     boss.fit(task, DeviceBatches(x, y, 32), in_order(x, y))
     assert boss.global_step == 30
@@ -99,7 +122,6 @@ def test_four_accumulated_micro_batches_are_one_batch_and_the_schedule_counts_op
     for name in ends[0]:
         torch.testing.assert_close(ends[1][name], ends[0][name], rtol=0, atol=1e-10)
     assert rates[0].seen == rates[1].seen == [schedule(step) for step in range(8)]
-    assert schedule(1) == pytest.approx(0.2 / 3 * schedule.factor(1) * 3)  # the ramp is one of optimizer steps
 
 
 @pytest.mark.parametrize("optimizer, rate", [("sgd", 0.1), ("adamw", 0.01), ("lamb", 0.01)])
@@ -116,17 +138,17 @@ def test_resumed_after_half_is_bit_for_bit_the_run_that_was_not_interrupted(tmp_
         )
 
     straight, batches, all_rates = parts()
-    trainer(20, callbacks=[all_rates]).fit(straight, batches, in_order(x, y))
+    trainer(20, callbacks=[all_rates]).fit(straight, Reopened(batches), in_order(x, y))
 
     first, batches, _ = parts()
     boss = trainer(10)
-    boss.fit(first, batches, in_order(x, y))
+    boss.fit(first, Reopened(batches), in_order(x, y))
     boss.save_checkpoint(tmp_path / "half.ckpt")
 
     second, batches, late_rates = parts()
     batches.set_epoch(2)  # 10 steps are two epochs
     boss = trainer(20, callbacks=[late_rates])
-    boss.fit(second, batches, in_order(x, y), ckpt_path=tmp_path / "half.ckpt", weights_only=False)
+    boss.fit(second, Reopened(batches), in_order(x, y), ckpt_path=tmp_path / "half.ckpt", weights_only=False)
     assert boss.global_step == 20
     assert late_rates.seen == all_rates.seen[10:] == [schedule(step) for step in range(10, 20)]
     for name, weight in straight.state_dict().items():
@@ -140,28 +162,28 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def two_ranks(python, output: Path, target: str) -> dict:
-    """Train on two gloo processes and load what rank 0 left."""
+@pytest.fixture(scope="module")
+def two_ranks(python, tmp_path_factory) -> dict:
+    """What rank 0 of two gloo processes left, and the runs that it wrote."""
+    output = tmp_path_factory.mktemp("ddp") / "ends.pt"
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "NODE_RANK": "0"}
-    ranks = [
-        python(WORKER, output, target, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)
-    ]
+    ranks = [python(WORKER, output, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
     for child in ranks:
         _, errors = child.communicate(timeout=240)
         assert child.returncode == 0, errors
-    return torch.load(output)
+    assert sorted(path.name for path in output.parent.iterdir()) == ["ends.pt", "stopped.jsonl", "whole.jsonl"]
+    return torch.load(output) | {"run": runs.read(output.with_name("whole.jsonl"))}
 
 
-def test_two_processes_of_half_a_batch_are_one_process_of_the_whole_batch(python, tmp_path):
+def test_two_processes_of_half_a_batch_are_one_process_of_the_whole_batch(two_ranks):
     spec = importlib.util.spec_from_file_location("ddp_worker", WORKER)
     worker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(worker)
     task, (batches, evaluation) = worker.task(), worker.data()
     boss = worker.trainer(devices=1, val_check_interval=2)
     boss.fit(task, batches, evaluation)
-    start = worker.task().state_dict()
 
-    both = two_ranks(python, tmp_path / "both.pt", "none")
+    both, start = two_ranks["whole"], worker.task().state_dict()
     assert both["steps"] == boss.global_step == 6
     for name, weight in task.state_dict().items():
         torch.testing.assert_close(both["weights"][name], weight, rtol=0, atol=1e-10)
@@ -169,9 +191,11 @@ def test_two_processes_of_half_a_batch_are_one_process_of_the_whole_batch(python
     assert both["metrics"] == {name: pytest.approx(float(value)) for name, value in boss.callback_metrics.items()}
 
 
-def test_a_target_that_rank_zero_sees_ends_training_on_both_ranks(python, tmp_path):
-    both = two_ranks(python, tmp_path / "both.pt", "0.1")
-    assert both["steps"] == 2  # the first evaluation already meets it
+def test_rank_zero_keeps_the_clock_and_ends_training_for_all(two_ranks):
+    run = two_ranks["run"]
+    assert [(row.step, row.samples) for row in run.series("validation_accuracy")] == [(2, 48), (4, 96), (6, 144)]
+    assert [span.kind for span in run.spans][:6] == ["train", "evaluate"] * 3
+    assert two_ranks["stopped"]["steps"] == 2  # the first evaluation meets the target; neither rank waits for ever
 
 
 def test_metrics_are_the_hand_count_over_uneven_batches_in_evaluation_mode():

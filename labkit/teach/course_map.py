@@ -46,8 +46,8 @@ def table(labs: Mapping, costs: Mapping, profile: str, gflops: float | None = No
     """One row a lab: number, name, route, needs, whether it is written, seconds and in words what it costs.
 
     Args:
-        labs: `labkit.lab.course()`.
-        costs: `labkit.lab.costs()`; an entry may hold `gflops`, the matrix-multiply peak of its machine.
+        labs: `labkit.course.course()`.
+        costs: `labkit.course.costs()`; an entry may hold `gflops`, the matrix-multiply peak of its machine.
         gflops: the reader's peak. Seconds whose entry has a peak are scaled by the ratio; others are left as measured.
     """
     rows = []

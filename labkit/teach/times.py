@@ -163,6 +163,7 @@ def ledger_figure(run: Run):
     for ax, names, title in ((upper, KINDS, "what happened"), (lower, clock.RULES, "what each clock rule counts")):
         ax.set_yticks(range(len(names)), names)
         ax.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, until * 1.2), title=title)
+        ax.set_axisbelow(True)
     lower.set_xlabel(f"seconds from the start of the run to its {'first crossing' if row else 'end: it never crossed'}")
     words = "; ".join(f"{line['clock rule']} {line['answer']}" for line in table)
     return fig, f"One run, seconds by clock rule: {words}.", pd.DataFrame(table)
@@ -196,24 +197,27 @@ def rules_figure(runs: Sequence[Run], name: str = "yours", colour: str = viz.YOU
 
 
 def grid_figure(runs: Sequence[Run], values: Sequence[float], intervals: Sequence[int], name: str = "yours"):
-    """Variation (colour and first line of a cell) and reach rate (second line) by target and evaluation interval."""
+    """Variation (colour, first line of a cell) and reach rate (second line) by target and evaluation interval."""
     table = reread(runs, values, intervals)
     shown = table.pivot(index="every", columns="target", values="variation").to_numpy()
     fig, ax = viz.figure(width=viz.MAX_WIDTH, height=2.6)
     ax.imshow(np.ma.masked_invalid(shown), cmap="cividis", vmin=0, vmax=0.45, aspect="auto")
     for row in table.itertuples():
         x, y = list(values).index(row.target), sorted(intervals).index(row.every)
-        ink = "white" if row.variation < 0.25 else "black"
-        text = f"{percent(row.variation)}\nreach {row.reach:.0%}"
+        ink = "white" if row.variation < 0.2 else "black"
+        text = f"{percent(row.variation)}\n({row.reach:.0%})"
         ax.text(x, y, text, ha="center", va="center", fontsize=7.5, color=ink)
     ax.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     ax.set_yticks(range(len(intervals)), [f"{every}" for every in sorted(intervals)])
     ax.grid(False)
     ax.set(xlabel="target (validation accuracy)", ylabel="steps between evaluations",
-           title=f"{name}: variation of the steps to target, and reach rate")
-    words = "; ".join(f"target {row.target:g} every {row.every}: {percent(row.variation)}, reach {row.reach:.0%}"
-                      for row in table.itertuples())
-    return fig, f"{name}, variation and reach rate: {words}.", table
+           title=f"{name}: variation of the steps to target (reach rate)")
+    parts = []
+    for every, rows in table.groupby("every"):
+        pairs = (f"{percent(row.variation)} ({row.reach:.0%})" for row in rows.itertuples())
+        parts.append(f"every {every} steps {', '.join(pairs)}")
+    targets = ", ".join(f"{value:g}" for value in values)
+    return fig, f"{name}, variation (reach rate) at targets {targets}: {'; '.join(parts)}.", table
 
 
 def reading_figure(runs: Sequence[Run], target: float, every: int, rule: str, name: str, colour: str = viz.YOURS):

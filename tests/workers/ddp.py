@@ -1,7 +1,7 @@
-"""One rank of a data-parallel training of 6 steps, started as its own process with RANK, LOCAL_RANK, WORLD_SIZE set.
+"""One rank of two data-parallel trainings, started as its own process with RANK, LOCAL_RANK and WORLD_SIZE set.
 
-Usage: ddp.py OUTPUT TARGET. Rank 0 leaves weights, metrics and the number of steps in OUTPUT; TARGET is the accuracy at
-which rank 0's clock ends training, or `none`.
+Usage: ddp.py OUTPUT. Rank 0 leaves there, for a training of 6 steps (`whole`) and for one that the clock of rank 0 ends
+at its first evaluation (`stopped`), the weights, the metrics and the number of steps.
 """
 
 import os
@@ -20,7 +20,7 @@ from labkit.tta.callback import TimeToAccuracy
 
 
 def data(rank: int = 0, world: int = 1):
-    """96 float64 images of 4 x 4 in 3 classes: this rank's training batches of 24 over all ranks, and the evaluation."""
+    """96 float64 images of 4 x 4 in 3 classes: training batches of 24 over all ranks, evaluation."""
     generator = torch.Generator().manual_seed(1)
     y = torch.arange(96) % 3
     x = torch.randn(96, 1, 4, 4, generator=generator, dtype=torch.float64) + y.view(-1, 1, 1, 1)
@@ -42,29 +42,40 @@ def task() -> ImageClassification:
 
 
 def trainer(**options) -> pl.Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
     return pl.Trainer(accelerator="cpu", max_steps=6, num_sanity_val_steps=0, **{**quiet, **options})
 
 
-def main(output: Path, target: str) -> None:
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
+def train(rank: int, world: int, target: dict | None, record: Path) -> dict:
+    """One training through the clock; only rank 0 has a run to write."""
     batches, evaluation = data(rank, world)
-    goal = None if target == "none" else {"metric": "validation_accuracy", "value": float(target), "higher": True}
-    writer = RunWriter(Header("test", {}, target=goal), output.with_suffix(".jsonl")) if rank == 0 else None
+    writer = RunWriter(Header("test", {}, target=target), record) if rank == 0 else None
     module = task()
-    boss = trainer(
-        strategy="ddp",
-        devices=world,
-        val_check_interval=2,
-        callbacks=[TimeToAccuracy(writer, 24, stop_at_target=goal is not None)],
-    )
+    clock = TimeToAccuracy(writer, 24, stop_at_target=target is not None)
+    boss = trainer(strategy="ddp", devices=world, val_check_interval=2, callbacks=[clock])
     boss.fit(module, batches, evaluation)
     if rank == 0:
         writer.finish()
-        metrics = {name: float(value) for name, value in boss.callback_metrics.items()}
-        torch.save({"weights": module.state_dict(), "metrics": metrics, "steps": boss.global_step}, output)
+    metrics = {name: float(value) for name, value in boss.callback_metrics.items()}
+    return {"weights": module.state_dict(), "metrics": metrics, "steps": boss.global_step}
+
+
+def main(output: Path) -> None:
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    target = {"metric": "validation_accuracy", "value": 0.0, "higher": True}
+    ends = {
+        "whole": train(rank, world, None, output.with_name("whole.jsonl")),
+        "stopped": train(rank, world, target, output.with_name("stopped.jsonl")),
+    }
+    if rank == 0:
+        torch.save(ends, output)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

@@ -1,11 +1,21 @@
-"""The exercises of lab 07: LEGW and its schedule, a recipe scaled by hand, the judge over a flat set, and the wager on base rates."""
+"""The exercises of lab 07: LEGW and its schedule, a recipe scaled by hand, the judge, and the wager on base rates."""
 
 import math
+from numbers import Real
 
 from labkit.optim.factorial import LABELS
 from labkit.optim.schedules import Baseline, Schedule, legw
 from labkit.teach.exercises import exercise
 from labkit.teach.scaling import power
+
+
+def same(a, b) -> bool:
+    return isinstance(a, Real) and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def slip(value, slips) -> str:
+    """The remark of the usual mistake that gives this value; `slips` are (value, remark); empty if none does."""
+    return next((remark for mistake, remark in slips if same(value, mistake)), "")
 
 
 def legw_rule(answer):
@@ -14,17 +24,22 @@ def legw_rule(answer):
         for k in (1, 4, 10, 64):
             found = answer(base_batch, rate, epochs, base_batch * k)
             try:
-                got_rate, got_epochs = map(float, found)
+                own_rate, own_epochs = map(float, found)
             except (TypeError, ValueError):
                 return f"it returns {found!r}; return two numbers, the peak rate and the warm-up epochs"
             wanted = legw(Baseline(base_batch, rate, epochs), base_batch * k)
-            if not math.isclose(got_rate, wanted.rate, rel_tol=1e-9):
-                what = " That is linear scaling." if math.isclose(got_rate, rate * k, rel_tol=1e-9) else " That is the baseline's own rate." if math.isclose(got_rate, rate, rel_tol=1e-9) else ""
-                return f"from batch {base_batch}, rate {rate:g} to batch {base_batch * k} your peak rate is {got_rate:.6g}, not {wanted.rate:.6g}.{what}"
-            if not math.isclose(got_epochs, wanted.warmup_epochs, rel_tol=1e-9, abs_tol=1e-12):
-                what = (" Constant epochs are fewer updates at a larger batch." if math.isclose(got_epochs, epochs, rel_tol=1e-9)
-                        else " The warm-up takes k, only the rate takes sqrt(k)." if math.isclose(got_epochs, epochs * math.sqrt(k), rel_tol=1e-9) else "")
-                return f"at k = {k} your warm-up is {got_epochs:.6g} epochs, not {wanted.warmup_epochs:.6g}.{what}"
+            if not same(own_rate, wanted.rate):
+                remark = slip(own_rate, ((rate * k, " That is linear scaling."), (rate, " That is the rate unscaled.")))
+                asked = f"from batch {base_batch} at rate {rate:g} to batch {base_batch * k}"
+                return f"{asked} your peak rate is {own_rate:.6g}, not {wanted.rate:.6g}.{remark}"
+            if not same(own_epochs, wanted.warmup_epochs):
+                slips = (
+                    (epochs, " The same epochs are fewer updates at a larger batch."),
+                    (epochs * math.sqrt(k), " The warm-up takes k; only the rate takes sqrt(k)."),
+                    (epochs / k, " That shrinks it: at a larger batch an epoch has fewer updates already."),
+                )
+                remark = slip(own_epochs, slips)
+                return f"at k = {k} your warm-up is {own_epochs:.6g} epochs, not {wanted.warmup_epochs:.6g}.{remark}"
     return None
 
 
@@ -37,82 +52,159 @@ def warmup_schedule(answer):
                 found = answer(step, peak, steps)
             except ZeroDivisionError:
                 return f"with warm-up {steps:g} it divides by zero; no warm-up means the peak from update 0 on"
-            if not isinstance(found, (int, float)):
+            if not isinstance(found, Real):
                 return f"it returns {found!r} at update {step}; return the rate, a number"
-            if not math.isclose(found, shape(step), rel_tol=1e-9, abs_tol=1e-12):
-                what = (" Update 0 has rate 0 in LEGW's formula: step / warmup_steps, not (step + 1) / warmup_steps." if steps and math.isclose(found, min(peak, peak * (step + 1) / steps), rel_tol=1e-9)
-                        else " It never stops rising: hold the peak after the warm-up." if found > peak else "")
-                return f"peak {peak:g}, warm-up {steps:g}: at update {step} your rate is {found:.6g}, not {shape(step):.6g}.{what}"
+            if not same(found, shape(step)):
+                late = min(peak, peak * (step + 1) / steps) if steps else math.nan
+                remark = slip(found, ((late, " Update 0 has rate 0: step / warmup_steps, not (step + 1)."),))
+                if not remark and found > peak:
+                    remark = " It never stops rising: hold the peak after the warm-up."
+                asked = f"peak {peak:g}, warm-up {steps:g}: at update {step}"
+                return f"{asked} your rate is {found:.6g}, not {shape(step):.6g}.{remark}"
     return None
+
+
+_BY_HAND = {
+    "rate": (0.25, ((2.0, "that is linear scaling; LEGW's takes sqrt(64)"), (2**-5, "that is batch 16's, not scaled"))),
+    "warmup_epochs": (
+        10.0,
+        ((1.25, "that is sqrt(k) times; the epochs take k"), (10 / 64, "that is batch 16's: less than one update now")),
+    ),
+    "warmup_updates": (
+        40.0,
+        ((2560.0, "those are batch 16's updates in 10 epochs"), (10.0, "those are epochs, of 4 updates each")),
+    ),
+}
 
 
 def scaled_by_hand(answer):
     """{"rate", "warmup_epochs", "warmup_updates"} at batch 1024 from batch 16, 2^-5, 10/64 epochs, 4096 images."""
-    if not isinstance(answer, dict) or set(answer) != {"rate", "warmup_epochs", "warmup_updates"}:
-        return 'give a dictionary with "rate", "warmup_epochs" and "warmup_updates"'
-    for key, right, slips in (("rate", 0.25, {2.0: "that is linear scaling, x 64; LEGW's rate takes sqrt(64)", 0.03125: "that is the rate of batch 16, not scaled"}),
-                              ("warmup_epochs", 10.0, {1.25: "that is sqrt(k) times; the warm-up epochs take k", 10 / 64: "those are the epochs of batch 16; at 4 updates an epoch they would not be one update"}),
-                              ("warmup_updates", 40.0, {2560.0: "that is 10 epochs at batch 16; at batch 1024 an epoch has 4 updates", 10.0: "those are epochs; an epoch at batch 1024 has 4 updates"})):
-        if not isinstance(answer[key], (int, float)) or not math.isclose(answer[key], right, rel_tol=1e-6):
-            said = next((text for value, text in slips.items() if isinstance(answer[key], (int, float)) and math.isclose(answer[key], value, rel_tol=1e-6)), "k = 64; 4096 / 1024 = 4 updates an epoch")
-            return f"{key} {answer[key]} is not right: {said}"
+    if not isinstance(answer, dict) or set(answer) != set(_BY_HAND):
+        return f"give a dictionary with {', '.join(_BY_HAND)}"
+    for key, (right, slips) in _BY_HAND.items():
+        if not same(answer[key], right):
+            remark = slip(answer[key], slips) or "k is 64, and an epoch at batch 1024 has 4096 / 1024 = 4 updates"
+            return f"{key} {answer[key]} is not right: {remark}"
     return None
 
 
-_JUDGE = {"validation": {1: 0.93, 2: 0.95, 4: 0.96, 8: 0.952, 16: 0.90}, "legw": {1: 0.4, 2: 0.80, 4: 0.90, 8: 0.92, 16: 0.93}, "linear": {1: 0.9, 2: 0.88, 4: 0.89, 8: 0.30, 16: 0.1}}
+# The flat set is {2, 4, 8}: LEGW loses at 2, is ahead within the bound at 4, and wins at 8.
+_CASE = {
+    "validation": {1: 0.930, 2: 0.951, 4: 0.960, 8: 0.955, 16: 0.900},
+    "legw": {1: 0.40, 2: 0.80, 4: 0.90, 8: 0.92, 16: 0.93},
+    "linear": {1: 0.90, 2: 0.88, 4: 0.89, 8: 0.30, 16: 0.10},
+}
+_JUDGE_SLIPS = (
+    (2 / 3, "a lead of .01 is within the bound of .03: a tie, not a win"),
+    (0.0, "that judges at the best base rate alone; the flat set has three"),
+    (2 / 5, "that judges over all five base rates; three are flat"),
+    (3 / 5, "that judges over all five base rates and counts a tie as a win"),
+    (1 / 2, "a loss belongs to the flat set too, and so does a tie: three base rates are flat"),
+    (1.0, "return the share of the flat set, not the number of wins"),
+)
 
 
 def judge(answer):
     """A function (validation, legw, linear, error, bound) -> fraction of the flat set that LEGW wins."""
-    right = answer(**{name: dict(values) for name, values in _JUDGE.items()}, error=0.01, bound=0.03)
-    if not isinstance(right, (int, float)) or isinstance(right, bool):
-        return f"it returns {right!r}; return a fraction between 0 and 1"
-    slips = {1.0: "that counts the loss at base rate 2 as a win, or leaves it out: .95 is within .01 of the best, .96, so it is flat", 2 / 3: "a lead of .01 is within the bound of .03: a tie, not a win",
-             0.0: "that judges at the best base rate alone, where the lead is within the bound; the flat set has three", 2 / 5: "that judges over all five base rates; only three are flat",
-             3 / 5: "that judges over all five base rates, and counts a tie as a win", 1.0 / 2: "the best minus the error is .95, and .95 itself is flat: at least, not more than"}
-    if not math.isclose(right, 1 / 3, rel_tol=1e-9):
-        said = next((text for value, text in slips.items() if math.isclose(right, value, abs_tol=1e-9)), "the flat set is {2, 4, 8}: LEGW loses, ties and wins")
-        return f"with a best validation accuracy of .96, error .01 and bound .03 the fraction is 1/3, not {right:.3g}: {said}"
-    edge = answer({1: 0.75, 2: 0.5}, {1: 0.75, 2: 0.5}, {1: 0.5, 2: 0.0}, error=0.25, bound=0.25)
-    if edge != 1.0:
-        return f"a lead of exactly the bound, at a rate exactly one error below the best, counts; you give {edge:.3g}, not 1"
+    share = answer(*({**values} for values in _CASE.values()), error=0.01, bound=0.03)
+    if not isinstance(share, Real) or isinstance(share, bool):
+        return f"it returns {share!r}; return a fraction between 0 and 1"
+    if not same(share, 1 / 3):
+        remark = slip(share, _JUDGE_SLIPS) or "the flat base rates are three: LEGW loses, ties and wins"
+        return f"on five base rates with error .01 and bound .03 the fraction is 1/3, not {share:.3g}: {remark}"
+    edge = answer({1: 0.75, 2: 0.5}, {1: 0.75, 2: 0.5}, {1: 0.5, 2: 0.5}, error=0.25, bound=0.25)
+    if not same(edge, 0.5):
+        return f"exactly one error below the best is flat, and a lead of exactly the bound wins: 1/2, not {edge:.3g}"
     return None
 
 
 def wager(answer):
-    """{"linear": base rate or "none", "legw": the same, "map": the runs that decide}."""
+    """{"linear": base rate or "none", "legw": the same, "map": the `scaling.Map` whose runs decide}."""
     ground = answer["map"]
     flat, duels = ground.flat(), {rate: ground.duel(rate) for rate in ground.rates}
-    if not any(duels.get(rate) for rate in flat):
-        return "no base rate of the flat set has both rules at the largest batch yet; run the row-LSTM cells first"
-    for rule, other in (("linear", "legw"), ("legw", "linear")):
-        given = answer[rule]
-        possible = [rate for rate in flat if duels[rate] and duels[rate].winner == rule]
-        if isinstance(given, str):
-            if given != "none":
-                return f'{given!r} for {LABELS[rule]}: give a base rate, or "none"'
-            if possible:
-                return f'"none" is wrong for {LABELS[rule]}: it does win from {len(possible)} of the {len(flat)} flat base rates; compare the two lines inside the shaded set'
-            continue
-        rate = next((known for known in ground.rates if isinstance(given, (int, float)) and math.isclose(known, given, rel_tol=1e-3)), None)
-        if rate is None:
-            return f"{given} is not a base rate of the table; they are {', '.join(f'{known:g} ({power(known)})' for known in ground.rates)}"
-        if rate not in flat:
-            return f"{rate:g} is not in the flat set ({', '.join(f'{known:g}' for known in flat)}): at the smallest batch you would not have chosen it"
-        duel = duels[rate]
-        if duel is None:
-            return f"{rate:g} has not been run by both rules at batch {ground.largest}; choose another, or run it"
-        if duel.winner != rule:
-            numbers = f"LEGW {duel.ours:.3f}, linear {duel.theirs:.3f}, and two standard errors are {duel.bound:.3f}"
-            said = f"{LABELS[other]} wins" if duel.winner == other else "it is a tie"
-            return f"{rate:g} is in the flat set, but there {said}: {numbers}"
+    if not any(duels[rate] for rate in flat):
+        return "no flat base rate has runs of both rules at the largest batch yet; run the row-LSTM cells first"
+    for rule in ("linear", "legw"):
+        remark = claimed(answer[rule], rule, flat, duels)
+        if remark:
+            return remark
     return None
 
 
-EXERCISES = {item.id: item for item in (
-    exercise("07.b1", "LEGW", legw_rule, ("Let k be the new batch over the base batch. The rate takes its square root.", "return base_rate * math.sqrt(k), base_warmup_epochs * k")),
-    exercise("07.b2", "warm-up, then constant", warmup_schedule, ("The rate is the peak times the share of the warm-up that is done, at most 1.", "Ask first whether step >= warmup_steps: then there is no division by 0 either.")),
-    exercise("07.1", "a recipe scaled by hand", scaled_by_hand, ("k = 1024 / 16 = 64. The rate takes its square root, the warm-up epochs take k.", "An epoch at batch 1024 has 4096 / 1024 = 4 updates; the warm-up has as many updates as at batch 16.")),
-    exercise("07.2", "the judge over the flat set", judge, ("First list the flat base rates: accuracy at least max(validation.values()) - error.", "Count those with legw[rate] - linear[rate] >= bound, and divide by the number of flat ones.")),
-    exercise("07.3", "make linear win, make LEGW win", wager, ("LEGW multiplies the base rate by sqrt(k), linear by k: which of the two wants a small base rate?", 'judged["row-lstm"].verdicts() lists every base rate, whether it is flat, and who wins. Try the two ends of the flat set.')),
-)}
+def claimed(given, rule: str, flat, duels) -> str | None:
+    """What is wrong with the base rate (or "none") that is said to make `rule` win."""
+    if isinstance(given, str) and given != "none":
+        return f'{given!r} for {LABELS[rule]}: give a base rate, such as 2**-6, or "none"'
+    if given == "none":
+        count = sum(duels[rate] is not None and duels[rate].winner == rule for rate in flat)
+        wins = f"it wins from {count} of the {len(flat)} flat base rates"
+        return (
+            f'"none" is wrong for {LABELS[rule]}: {wins}; compare the two lines inside the shaded set'
+            if count
+            else None
+        )
+    rate = next((known for known in duels if same(given, known)), None)
+    if rate is None:
+        return (
+            f"{given} is not a base rate here; they are {', '.join(f'{known:g} ({power(known)})' for known in duels)}"
+        )
+    if rate not in flat:
+        flat_rates = ", ".join(f"{known:g}" for known in flat)
+        return f"{rate:g} is not in the flat set ({flat_rates}): at the smallest batch you would not have chosen it"
+    duel = duels[rate]
+    if duel is None:
+        return f"{rate:g} has no runs of both rules at the largest batch; choose another or train it"
+    if duel.winner != rule:
+        said = "it is a tie" if duel.winner == "tie" else f"{LABELS[duel.winner]} wins"
+        numbers = f"LEGW {duel.ours:.3f}, linear {duel.theirs:.3f}, two standard errors {duel.bound:.3f}"
+        return f"{rate:g} is in the flat set, but {LABELS[rule]} does not win there, {said}: {numbers}"
+    return None
+
+
+EXERCISES = {
+    item.id: item
+    for item in (
+        exercise(
+            "07.b1",
+            "LEGW",
+            legw_rule,
+            ("Let k be the new batch over the base batch.", "The rate takes sqrt(k), the warm-up in epochs takes k."),
+        ),
+        exercise(
+            "07.b2",
+            "warm-up, then constant",
+            warmup_schedule,
+            (
+                "During the warm-up the rate is the peak times the share of the warm-up that is done.",
+                "Ask first whether step >= warmup_steps: then nothing is divided by 0 either.",
+            ),
+        ),
+        exercise(
+            "07.1",
+            "a recipe scaled by hand",
+            scaled_by_hand,
+            (
+                "k = 1024 / 16 = 64. The rate takes its square root, the warm-up epochs take k.",
+                "An epoch at batch 1024 has 4096 / 1024 = 4 updates; compare with the updates of warm-up at batch 16.",
+            ),
+        ),
+        exercise(
+            "07.2",
+            "the judge over the flat set",
+            judge,
+            (
+                "First list the flat base rates: accuracy at least max(validation.values()) - error.",
+                "Count those with legw[rate] - linear[rate] >= bound, and divide by the number of flat ones.",
+            ),
+        ),
+        exercise(
+            "07.3",
+            "make linear win, make LEGW win",
+            wager,
+            (
+                "From one base rate linear scaling goes sqrt(k) times as far up as LEGW: which wants the smaller one?",
+                'judged["row-lstm"].verdicts() lists the base rates, which are flat, and who wins by two errors.',
+            ),
+        ),
+    )
+}

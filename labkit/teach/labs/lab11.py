@@ -22,9 +22,9 @@ FIELDS = ("rule", "target", "every", "pick")
 
 # 11.1: curves that each catch one way of reading a first crossing.
 CURVES = {
+    "best later": ([1.0, 2.0, 3.0, 4.0], [0.80, 0.85, 0.91, 0.97]),
     "exact": ([1.0, 2.0, 3.0], [0.80, 0.90, 0.95]),
     "falls back": ([1.0, 2.0, 3.0, 4.0], [0.80, 0.91, 0.85, 0.88]),
-    "best later": ([1.0, 2.0, 3.0, 4.0], [0.80, 0.85, 0.91, 0.97]),
     "miss": ([1.0, 2.0, 3.0], [0.80, 0.89, 0.89]),
 }
 FAITHFUL = {
@@ -38,7 +38,10 @@ FAITHFUL = {
 def times_median_reach(answer: Callable) -> str | None:
     """Spec of 11.1: `answer(curves, target)` gives (times, median with misses as infinity, reach rate)."""
     for name, curve in CURVES.items():
-        times = answer([curve], 0.90)[0]
+        given = answer([curve], 0.90)
+        if given is None:
+            return "return three things: the times, their median and the reach rate"
+        times = given[0]
         if list(times) != [FAITHFUL[name][0]]:
             return f"{FAITHFUL[name][1]}; for times {curve[0]} and values {curve[1]} you give {list(times)}"
     curves = [CURVES["exact"], CURVES["best later"], CURVES["miss"], CURVES["miss"], CURVES["miss"]]
@@ -97,11 +100,13 @@ def expected_with_failures(answer: Callable) -> str | None:
     for times, budget in (([10.0, 20.0, *[math.inf] * 3], 40.0), ([3.0, 5.0], 9.0), ([1.0, math.inf], 7.0)):
         given, right = answer(times, budget), statistics.expected_time(times, budget)
         ok = [t for t in times if math.isfinite(t)]
-        if math.isclose(given, right):
-            continue
         mean, p = np.mean(ok), len(ok) / len(times)
+        if given is not None and math.isclose(given, right):
+            continue
+        if given is None:
+            return "return a number of seconds"
         if math.isclose(given, mean):
-            return f"{given:g} s is the mean of the runs that reached: {len(times) - len(ok)} failures were paid for too"
+            return f"{given:g} s is the mean of those that reached: {len(times) - len(ok)} failures were paid too"
         if math.isclose(given, mean / p):
             return f"{given:g} s is the mean / p: it charges a failure what a success costs, but it ran {budget:g} s"
         if math.isclose(given, budget / p):
@@ -116,8 +121,8 @@ def grid(runs: Sequence[Run]) -> dict[str, list]:
     """What the benchmark of 11.4 leaves open; the target may lie within `BAND` of the announced one."""
     announced, every = runs[0].header.target["value"], runs[0].config.get("evaluate_every", 1)
     targets = [round(announced + shift, 6) for shift in (-BAND, -BAND / 2, 0.0, BAND / 2, BAND)]
-    intervals = [every * factor for factor in (1, 2, 4, 8, 32)]
-    return {"rule": list(reading.PER_RUN), "target": targets, "every": intervals, "pick": list(PICKS)}
+    return {"rule": list(reading.PER_RUN), "target": targets, "every": [every * n for n in (1, 2, 4, 8, 32)],
+            "pick": list(PICKS)}
 
 
 def honest(runs: Sequence[Run]) -> dict:
@@ -137,16 +142,21 @@ def won(runs: Sequence[Run], choices: dict) -> str:
         return "no choices yet: nothing is won"
     fair, taken = published(runs, honest(runs)), published(runs, choices)
     said = f"honest {reading.in_seconds(fair)}, with your choices {reading.in_seconds(taken)}"
-    if not math.isfinite(fair):
+    if not math.isfinite(fair) and taken < fair:
         return f"{said}: the honest median is a miss, so any finite number is won"
-    factor = f"a factor of {fair / taken:.2f} won, and no run trained faster" if taken < fair else "nothing won"
-    return f"{said}: {factor}"
+    return f"{said}: " + (f"a factor of {fair / taken:.2f} won, no run is faster" if taken < fair else "nothing won")
 
 
 def least(runs: Sequence[Run]) -> tuple[float, dict]:
     """The smallest number that the grid allows, by trying all of it."""
-    options = [dict(zip(FIELDS, values, strict=True)) for values in itertools.product(*grid(runs).values())]
-    return min(((published(runs, choices), choices) for choices in options), key=lambda pair: pair[0])
+    options, found = grid(runs), []
+    for rule in options["rule"]:
+        cost = reading.full_cost(runs, rule)
+        for target, every in itertools.product(options["target"], options["every"]):
+            times = reading.seconds_to_target(runs, rule, target, every)
+            found += [(float(PICKS[pick](times, cost)), dict(zip(FIELDS, (rule, target, every, pick), strict=True)))
+                      for pick in options["pick"]]
+    return min(found, key=lambda pair: pair[0])
 
 
 def win_without_training(answer: dict) -> str | None:
@@ -215,31 +225,26 @@ def forbids_the_cheats(answer: Callable) -> str | None:
             if not isinstance(verdict, (bool, list, tuple)):
                 return f"return a list of reasons (empty: allowed) or True / False, not {verdict!r}"
             accepted = verdict if isinstance(verdict, bool) else len(verdict) == 0
-            if allowed and not accepted:
-                why = "" if isinstance(verdict, bool) else f" ({'; '.join(map(str, verdict))})"
-                return f"your rule refuses an honest entry{why}: {name}"
-            if accepted and not allowed:
-                return f"your rule lets this through: {name}"
+            why = "" if isinstance(verdict, bool) else f" ({'; '.join(map(str, verdict))})"
+            if accepted != allowed:
+                return f"your rule {f'refuses an honest entry{why}' if allowed else 'lets this through'}: {name}"
     return None
 
 
-EXERCISES = {
-    item.id: item
-    for item in (
-        exercise("11.1", "first crossing, median, reach rate", times_median_reach, (
-            "Per curve: the first time whose value is >= the target, else math.inf; `next(iterator, math.inf)` does it.",
-            "np.median of the times, misses and all, is the median; the reach rate is the share of finite times.")),
-        exercise("11.2", "one ledger, four clocks", ledger_by_hand, (
-            "Write the seven spans in a row and cross out, per rule, what it does not count.",
-            "wall and mlperf lose nothing between their start and the crossing; dawnbench and algoperf add up spans.")),
-        exercise("11.3", "expected time with failures", expected_with_failures, (
-            "A success of probability p comes after (1-p)/p failures on average.",
-            "Mean of the times that reached, plus (1-p)/p times the budget.")),
-        exercise("11.4", "win without training faster", win_without_training, (
-            "Change one choice at a time and keep what publishes less; start with the pick.",
-            "Which clock counts least? Which target is crossed first? How many looks at each curve? Which run?")),
-        exercise("11.5", "the rule that forbids it", forbids_the_cheats, (
-            "Compare every field that was handed in with the announcement, and ask when that was made.",
-            "Then what no announcement heals: the pick, the number of runs, the evaluations to the crossing, the split.")),
-    )
-}
+EXERCISES = {item.id: item for item in (
+    exercise("11.1", "first crossing, median, reach rate", times_median_reach, (
+        "Per curve: the first time whose value is >= the target, else math.inf: `next(iterator, math.inf)`.",
+        "np.median of the times, misses and all, is the median; the reach rate is the share of finite times.")),
+    exercise("11.2", "one ledger, four clocks", ledger_by_hand, (
+        "Write the seven spans in a row and cross out, per rule, what it does not count.",
+        "wall and mlperf lose nothing between their start and the crossing; dawnbench and algoperf add up spans.")),
+    exercise("11.3", "expected time with failures", expected_with_failures, (
+        "A success of probability p comes after (1-p)/p failures on average.",
+        "Mean of the times that reached, plus (1-p)/p times the budget.")),
+    exercise("11.4", "win without training faster", win_without_training, (
+        "Change one choice at a time and keep what publishes less; start with the pick.",
+        "Which clock counts least? Which target is crossed first? How many looks at each curve? Which run?")),
+    exercise("11.5", "the rule that forbids it", forbids_the_cheats, (
+        "Compare every field that was handed in with the announcement, and ask when that was made.",
+        "Then what no announcement heals: the pick, how many runs, how many evaluations, which images.")),
+)}
