@@ -56,14 +56,17 @@ def lstm_table(settings: Profile07) -> list[Recipe]:
 
 
 def adaptive(settings: Profile07) -> list[Recipe]:
-    """Adaptive solvers with their own defaults, over their rates, at every batch of the row-LSTM, without a warm-up."""
+    """Adaptive solvers with their own defaults, over their rates, without a warm-up: the first at every batch of the
+    row-LSTM, the others at the largest.
+    """
     recipes = []
     for solver in settings.adaptive:
-        for batch in settings.lstm_batches:
-            for rate in settings.adadelta_rates if solver == "adadelta" else settings.adaptive_rates:
-                recipes.append(
-                    _recipe(settings, Cell(batch, rate, 0.0), optimizer=solver, options={}, **lstm(settings))
-                )
+        rates = settings.adadelta_rates if solver == "adadelta" else settings.adaptive_rates
+        for batch in settings.lstm_batches if solver == settings.adaptive[0] else settings.lstm_batches[-1:]:
+            recipes += [
+                _recipe(settings, Cell(batch, rate, 0.0), optimizer=solver, options={}, **lstm(settings))
+                for rate in rates
+            ]
     return recipes
 
 
