@@ -3,7 +3,8 @@ same batches, so one wide step serves all.
 
 On one core this is several times faster than one run after the other wherever the overhead of a step exceeds its
 arithmetic. Each arm becomes a `Run` of its own, marked `arms`, so no clock rule will ever take the shared seconds for
-the time of one run. The naive version is `labkit.experiment.train`, one recipe at a time; the two agree to rounding.
+the time of one run. The naive version is `labkit.experiment.train`, one recipe at a time: same start, same batches,
+and a step that differs by rounding only (which a long run at a high rate amplifies, as it does any rounding).
 """
 
 import dataclasses

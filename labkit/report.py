@@ -21,9 +21,14 @@ TINT = {
     "not attempted": "#f2f2f2",
 }
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; width: 100%; font-size: .88rem } th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid #ddd }
-th { border-bottom: 2px solid #888 } td.verdict { white-space: nowrap } code { background: #f4f4f4; padding: 0 .2rem } .failed { color: #a02010 } caption { text-align: left; padding: .4rem 0 }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 86rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; width: 100%; font-size: .88rem }
+th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid #ddd }
+th { border-bottom: 2px solid #888 }
+table.board td:nth-child(2), table.board td:nth-child(4) { min-width: 15rem }
+td.verdict { white-space: nowrap }
+small { color: #666 }
+.failed { color: #a02010 }
 """
 
 
@@ -41,17 +46,23 @@ def page(title: str, body: str) -> str:
 
 
 def board_table(board) -> str:
-    """The scoreboard as an HTML table."""
-    columns = ("claim", "statement", "place", "literature", "verdict", "evidence", "flat set", "scale gap")
-    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
+    """The scoreboard as an HTML table, what was attempted first."""
+    head = "".join(
+        f'<th scope="col">{name}</th>'
+        for name in ("claim", "statement and its place", "verdict", "evidence", "the literature's value")
+    )
     rows = []
-    for row in board.to_dict("records"):
-        cells = []
-        for name in columns:
-            style = f' class="verdict" style="background:{TINT[row[name]]}"' if name == "verdict" else ""
-            cells.append(f"<td{style}>{html.escape(str(row[name]))}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n" + "\n".join(rows) + "\n</tbody></table>"
+    for row in sorted(board.to_dict("records"), key=lambda row: row["verdict"] == "not attempted"):
+        text = {name: html.escape(str(value)) for name, value in row.items()}
+        beside = f"<br><small>on {text['flat set']} of the flat set of base rates</small>" if text["flat set"] else ""
+        beside += f"<br><small>scale gap: {text['scale gap']}</small>" if text["scale gap"] else ""
+        rows.append(
+            f"<tr><td>{text['claim']}</td><td>{text['statement']}<br><small>{text['place']}</small></td>"
+            f'<td class="verdict" style="background:{TINT[row["verdict"]]}">{text["verdict"]}</td>'
+            f"<td>{text['evidence']}{beside}</td><td>{text['literature']}</td></tr>"
+        )
+    body = "\n".join(rows)
+    return f'<table class="board"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>'
 
 
 def counts(board) -> str:

@@ -5,6 +5,7 @@ A run is a file of JSON Lines, one record a line, append-only: a `run` line (wha
 is being written its file ends in `.partial`; it takes its name when it has ended.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -115,7 +116,16 @@ class RunWriter:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if not self._file.closed:
+        if self._file.closed:
+            return
+        if isinstance(error, RequestError) and not self.run.rows:
+            # What was asked turned out to be wrong before anything was measured: nothing half-written stays behind.
+            self._file.close()
+            self.partial.unlink()
+            with contextlib.suppress(OSError):
+                self.path.parent.rmdir()
+                self.path.parent.parent.rmdir()
+        else:
             self.finish("finished" if kind is None else "failed")
 
 

@@ -195,7 +195,7 @@ def test_a_closing_evaluation_goes_on_from_the_last_row(writer, loader):
     for _ in range(2):
         time.sleep(3 * PAUSE)
         trainer.validate(trainer.lightning_module, loader, verbose=False)
-    assert [(row.step, row.epoch, row.samples) for row in writer.run.series("error")[2:]] == [(10, 2.5, 100)] * 2
+    assert [(row.step, row.epoch, row.samples) for row in writer.run.series("error")[2:]] == [(10, 2.5, 100)]
     closing = writer.run.spans[-2:]
     assert [span.kind for span in closing] == ["evaluate", "evaluate"]
     assert closing[0].end + 3 * PAUSE <= closing[1].start  # the caller's own time is in neither

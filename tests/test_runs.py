@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -298,16 +299,34 @@ def test_a_store_that_cannot_be_written_is_a_wrong_request(tmp_path):
         Store(tmp_path / "file").write(Header("07", {}))
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_a_work_error_not_a_torn_file(store):
-    writer = store.write(Header("07", {}))
-    writer._file.close()
-    writer._file = open("/dev/full", "wb", buffering=0)
-    with pytest.raises(WorkError, match="cannot be written .No space left"):
-        writer.metric("loss", 1.0)
-    with pytest.raises(WorkError, match="No space left"):
-        writer.finish()
-    assert writer._file.closed and not writer.path.exists()
+FULL = """
+import resource, sys
+from pathlib import Path
+from labkit.errors import WorkError
+from labkit.runs import Header, Store
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # as if the disk were full after so many bytes
+try:
+    with Store(Path(sys.argv[1])).write(Header("07", {})) as writer:
+        while True:
+            try:
+                writer.metric("loss", 1.0, when=1.0)
+            except WorkError as error:
+                print(error)
+                raise
+except WorkError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+def test_a_full_disk_is_a_work_error_and_never_a_finished_run(python, store):
+    child = python("-c", FULL, store.folder)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+    first, second = out.splitlines()
+    assert "partial cannot be written (the last " in first and "cannot be written (File too large)" in second
+    (run,) = store.unfinished("07")
+    assert run.status == "unfinished" and run.rows and store.runs() == []
 
 
 CHILD = """

@@ -26,7 +26,7 @@ def equal_footing(recorded: Mapping[str, Map], yours: Mapping[str, Map]):
         "equal loss": (viz.SERIES[0], "s"),
         "equal updates": (viz.SERIES[1], "^"),
     }
-    fig, axes = viz.figure(2, 1, height=3.6, sharey=True)
+    fig, axes = viz.figure(2, 1, height=3.2, sharey=True)
     rows = []
     for ax, model in zip(axes, recorded):
         for source in (recorded[model], yours[model]):
@@ -68,7 +68,9 @@ def equal_footing(recorded: Mapping[str, Map], yours: Mapping[str, Map]):
         main = recorded[model] if recorded[model].runs else yours[model]
         batch_axis(ax, main)
         ax.set_title(model)
-    accuracy_axis(axes[0], low=min([0.8, *(row["equal epochs"] for row in rows if row["equal epochs"] > 0.05)]))
+    accuracy_axis(
+        axes[0], high=0.99, low=min([0.8, *(row["equal epochs"] for row in rows if row["equal epochs"] > 0.05)])
+    )
     lines = [(name, {"color": colour, "marker": marker, "linestyle": "-"}) for name, (colour, marker) in looks.items()]
     legend(fig, axes[0], [*lines, ("yours, by shape", hollow("o"))], 4)
     said = []
@@ -105,14 +107,14 @@ def retuned(recorded: Map, yours: Map, solvers: Sequence[str] = ("adam", "rmspro
                 if source.found(cell):
                     rows.append((origin, "LEGW", "scaled", batch, source.mean(cell), f"base rate {power(rate)}"))
     frame = pd.DataFrame(rows, columns=["source", "solver", "protocol", "batch", "test accuracy", "setting"])
-    fig, ax = viz.figure(width=6.5, height=3.8)
+    fig, ax = viz.figure(width=6.5, height=3.5)
     for (source, solver), group in frame.groupby(["source", "solver"], sort=False):
         colour, marker = looks[solver]
         line = {"color": colour, "marker": marker, "linestyle": "none" if solver == "LEGW" else "-"}
         ax.plot(group["batch"], group["test accuracy"], **(hollow(marker) if source == "yours" else line))
     main = recorded if recorded.runs else yours
     batch_axis(ax, main)
-    accuracy_axis(ax, f"test accuracy, {main.model}", low=min([0.5, *frame["test accuracy"].clip(lower=0.05)]))
+    accuracy_axis(ax, f"test accuracy, {main.model}", low=min([0.5, *frame["test accuracy"].clip(lower=0.05) * 0.85]))
     names = [name for name in looks if ((frame["solver"] == name) & (frame["source"] == "recorded")).any()]
     entries = [
         (
@@ -133,7 +135,7 @@ def retuned(recorded: Map, yours: Map, solvers: Sequence[str] = ("adam", "rmspro
 def curvature(recorded: Sequence, yours: Sequence):
     """Smoothed, signed curvature along the gradient against epochs and against updates, with its peak marked."""
     tints = dict(zip((64, 256, 1024), (viz.SERIES[2], viz.SERIES[0], viz.SERIES[1])))
-    fig, axes = viz.figure(2, 1, height=3.4, sharey=True)
+    fig, axes = viz.figure(2, 1, height=3.0, sharey=True)
     rows, named = [], set()
     for run, own in [*((run, False) for run in recorded), *((run, True) for run in yours)]:
         probes, batch = run.series("curvature"), run.config["batch"]

@@ -74,10 +74,10 @@ def heat(value: float, metric: str, colour: str) -> tuple:
 
 
 def number(value: float) -> str:
-    """A value as a cell holds it: `.935`, `1.23`; `div.` after a divergence."""
+    """A value as a cell holds it: `.935`, `1.2`; `div.` after a divergence."""
     if not value < 100:
         return "div."
-    return f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:.3g}"
+    return f"{value:.3f}".removeprefix("0") if value < 0.9995 else f"{value:.2g}"
 
 
 def heat_map(
@@ -85,12 +85,13 @@ def heat_map(
 ):
     """The table as three slices by warm-up, with the paths of `rules` from one base rate (None: the highest flat one).
 
-    A cell is the recorded mean, with yours as an orange strip at its right; where nothing is recorded, yours alone.
+    The darker a cell, the better; only the numbers along the paths are written. Recorded means are blue, yours an
+    orange strip at the right of a cell; where nothing is recorded, yours alone.
     """
     choose("metric", metric, METRICS)
     name, main = METRICS[metric], recorded if recorded.runs else yours
     rate = main.flat()[-1] if rate is None else rate
-    fig, axes = viz.figure(3, 1, width=6.5, height=4.0, sharey=True, sharex=True)
+    fig, axes = viz.figure(3, 1, width=6.5, height=3.6, sharey=True, sharex=True)
     for source, colour in ((recorded, viz.RECORDED), (yours, viz.YOURS)):
         for cell in source.cells():
             value, x, y = source.mean(cell, name), math.log2(cell.batch), math.log2(cell.rate)
@@ -98,12 +99,8 @@ def heat_map(
             strip = source is yours and bool(recorded.runs)
             corner, width = ((x + 0.62, y - 0.44), 0.31) if strip else ((x - 0.95, y - 0.47), 1.9)
             for place in source.slices(cell):
-                box = Rectangle(
-                    corner, width, 0.88 if strip else 0.94, facecolor=face, edgecolor="white", linewidth=0.5
-                )
+                box = Rectangle(corner, width, 0.88 if strip else 0.94, facecolor=face, linewidth=0, antialiased=False)
                 axes[place].add_patch(box).set_zorder(3 if strip else 2)
-                if not strip:
-                    axes[place].text(x, y, number(value), ha="center", va="center", fontsize=6.3, color=ink, zorder=6)
     names = [0, 0, 0]
     for rule in rules:
         (colour, marker), path, ax = STYLES[rule], main.table.path(rule, rate), axes[SLICE[rule]]
@@ -115,7 +112,7 @@ def heat_map(
             marker=marker,
             linestyle="-",
             linewidth=1.6,
-            markersize=5.5,
+            markersize=5,
             markeredgecolor="white",
             markeredgewidth=0.7,
             zorder=5,
@@ -134,6 +131,13 @@ def heat_map(
             zorder=7,
         )
         names[SLICE[rule]] += 1
+        for cell in path:
+            source, base = (recorded, viz.RECORDED) if recorded.runs else (yours, viz.YOURS)
+            if source.found(cell):
+                face, ink = heat(source.mean(cell, name), name, base)
+                place = (math.log2(cell.batch) + 0.12, math.log2(cell.rate))
+                text = ax.text(*place, number(source.mean(cell, name)), ha="center", va="center", fontsize=7, color=ink)
+                text.set(zorder=6, path_effects=[withStroke(linewidth=2, foreground=face)])
     ticks = [math.log2(batch) for batch in main.table.batches]
     slices = (
         "no warm-up",
@@ -150,7 +154,9 @@ def heat_map(
     axes[0].set_yticks(exponents, [f"$2^{{{exponent}}}$" for exponent in exponents])
     axes[0].set_ylabel("peak rate")
     axes[1].set_xlabel("batch size (updates below)")
-    fig.suptitle(f"{main.model}: {metric}; paths from base rate $2^{{{math.log2(rate):.3g}}}$", fontsize=10)
+    fig.suptitle(
+        f"{main.model}: {metric} (darker is better); paths from base rate $2^{{{math.log2(rate):.3g}}}$", fontsize=10
+    )
     data = main.paths(name, rules, [rate])
     said = []
     for row in data.to_dict("records"):
@@ -161,16 +167,13 @@ def heat_map(
         ]
         said.append(f"{row['rule']} {', '.join(cells) or 'not trained'}")
     origin = "recorded" if recorded.runs else "yours"
-    return (
-        fig,
-        f"{main.model}, {metric} along the paths from base rate {power(rate)} ({origin}): {'; '.join(said)}.",
-        data,
-    )
+    head = f"{main.model}, {metric} along the paths from base rate {power(rate)} ({origin})"
+    return fig, f"{head}: {'; '.join(said)}.", data
 
 
 def base_rates(recorded: Mapping[str, Map], yours: Mapping[str, Map]):
     """Accuracy at the largest batch against the base rate that was scaled, one panel a model; flat rates are shaded."""
-    fig, axes = viz.figure(2, 1, height=3.6, sharey=True)
+    fig, axes = viz.figure(2, 1, height=3.2, sharey=True)
     parts, tables = [], []
     for ax, model in zip(axes, recorded):
         main = recorded[model] if recorded[model].runs else yours[model]
@@ -206,7 +209,7 @@ def ladder(recorded: Map, yours: Map):
     """Accuracy and training loss along the batches, every rule from the highest flat base rate."""
     main = recorded if recorded.runs else yours
     rate, rows = main.flat()[-1], []
-    fig, axes = viz.figure(2, 1, height=3.6)
+    fig, axes = viz.figure(2, 1, height=3.2)
     for source in (recorded, yours):
         for rule in RULES:
             (colour, marker), own = STYLES[rule], source is yours
@@ -215,17 +218,9 @@ def ladder(recorded: Map, yours: Map):
             for ax, metric in zip(axes, METRICS.values()):
                 if path:
                     ax.plot([c.batch for c in path], [min(source.mean(c, metric), 10.0) for c in path], **look)
-            rows += [
-                {
-                    "source": "yours" if own else "recorded",
-                    "rule": LABELS[rule],
-                    "batch": cell.batch,
-                    "updates": source.updates(cell.batch),
-                    "test accuracy": source.mean(cell),
-                    "training loss": source.mean(cell, "train_loss"),
-                }
-                for cell in path
-            ]
+            numbers = {f"{name} at {c.batch}": source.mean(c, metric) for name, metric in METRICS.items() for c in path}
+            if path:
+                rows.append({"source": "yours" if own else "recorded", "rule": LABELS[rule], **numbers})
     accuracy_axis(axes[0])
     axes[1].set_yscale("log")
     axes[1].set_ylabel("training loss (10: diverged)")
@@ -234,10 +229,9 @@ def ladder(recorded: Map, yours: Map):
     lines = [(LABELS[rule], {"color": STYLES[rule][0], "marker": STYLES[rule][1], "linestyle": "-"}) for rule in RULES]
     legend(fig, axes[0], [*lines, ("yours, by shape", hollow("o"))], 3)
     fig.suptitle(f"{main.model}, scaled from base rate $2^{{{math.log2(rate):.3g}}}$", fontsize=10)
-    top = [
-        f"{row['rule']} {row['test accuracy']:.3f} at loss {row['training loss']:.2g}"
-        for row in rows
-        if row["batch"] == main.largest and (row["source"] == "recorded") == bool(recorded.runs)
-    ]
+    keys, top = [f"{name} at {main.largest}" for name in METRICS], []
+    for row in rows:
+        if (row["source"] == "recorded") == bool(recorded.runs) and keys[0] in row:
+            top.append(f"{row['rule']} {row[keys[0]]:.3f} and {row[keys[1]]:.2g}")
     head = f"{main.model} from base rate {power(rate)}, batch {main.largest}, {main.updates(main.largest)} updates"
     return fig, f"{head}, test accuracy and training loss: {'; '.join(top) or 'not trained'}.", pd.DataFrame(rows)

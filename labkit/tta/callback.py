@@ -118,8 +118,12 @@ class TimeToAccuracy(pl.Callback):
             last = self.writer.run.rows[-1]
             epoch = last.epoch * step / max(last.step, 1)
         values = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-        for name, value in values.items():
-            self.writer.metric(name, value, step=step, epoch=epoch, samples=step * self.samples_per_step, when=when)
+        # The closing evaluation may look again at a part that training has just evaluated: one row is enough.
+        known = {row.name for row in self.writer.run.rows if row.step == step}
+        for name in sorted(values.keys() - known):
+            self.writer.metric(
+                name, values[name], step=step, epoch=epoch, samples=step * self.samples_per_step, when=when
+            )
         target = self.writer.header.target
         reached = self.stop_at_target and target is not None and first_crossing(self.writer.run, target) is not None
         return reached or not all(map(math.isfinite, values.values()))
