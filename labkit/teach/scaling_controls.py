@@ -129,11 +129,18 @@ def retuned(recorded: Map, yours: Map, solvers: Sequence[str] = ("adam", "rmspro
         f"{row['solver']} {row['protocol']} {row['test accuracy']:.3f} ({row['setting']}, {row['source']})"
         for row in top
     ]
-    return fig, f"{main.model} at batch {main.largest}: {'; '.join(said) or 'not trained'}.", frame
+    scaled = frame["setting"].where(frame["protocol"] == "scaled", "rate " + frame["protocol"])
+    data = frame.assign(setting=scaled).pivot(
+        index=["source", "solver", "setting"], columns="batch", values="test accuracy"
+    )
+    return fig, f"{main.model} at batch {main.largest}: {'; '.join(said) or 'not trained'}.", data.reset_index()
 
 
 def curvature(recorded: Sequence, yours: Sequence):
-    """Smoothed, signed curvature along the gradient against epochs and against updates, with its peak marked."""
+    """Smoothed, signed curvature along the gradient against epochs and against updates.
+
+    Lines are the first seed of each batch; a triangle marks the peak of every seed.
+    """
     tints = dict(zip((64, 256, 1024), (viz.SERIES[2], viz.SERIES[0], viz.SERIES[1])))
     fig, axes = viz.figure(2, 1, height=3.0, sharey=True)
     rows, named = [], set()
@@ -143,10 +150,10 @@ def curvature(recorded: Sequence, yours: Sequence):
         top, colour = int(np.argmax(smooth)), viz.YOURS if own else tints.get(batch, viz.RECORDED)
         for ax, axis in zip(axes, ("epoch", "step")):
             x = [getattr(row, axis) for row in probes]
-            ax.plot(x[1:], smooth[1:], color=colour, marker="", linestyle="--" if own else "-", linewidth=1.0)
             ax.plot(x[top], smooth[top], color=colour, marker="v", markersize=6, markeredgecolor="white", zorder=5)
             if (own, batch, axis) not in named:
                 named.add((own, batch, axis))
+                ax.plot(x[1:], smooth[1:], color=colour, marker="", linestyle="--" if own else "-", linewidth=1.0)
                 ax.annotate(
                     f"{batch}",
                     (x[top], smooth[top]),

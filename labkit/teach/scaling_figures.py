@@ -187,7 +187,8 @@ def base_rates(recorded: Mapping[str, Map], yours: Mapping[str, Map]):
                 )
                 if points:
                     ax.plot(*zip(*points), **look)
-        ax.axvspan(min(main.flat()) / 1.3, max(main.flat()) * 1.3, color="#ececec", zorder=0)
+        for rate in main.flat():
+            ax.axvspan(rate / 2**0.5, rate * 2**0.5, color="#ececec", linewidth=0, zorder=0)
         rates = sorted({*main.rates, *yours[model].rates})
         viz.log2_axis(ax, rates, f"base rate at batch {main.smallest}")
         ax.set_xticks(rates, [f"$2^{{{math.log2(rate):g}}}$" for rate in rates])
@@ -206,7 +207,7 @@ def base_rates(recorded: Mapping[str, Map], yours: Mapping[str, Map]):
 
 
 def ladder(recorded: Map, yours: Map):
-    """Accuracy and training loss along the batches, every rule from the highest flat base rate."""
+    """Accuracy and training loss by batch, every rule from the highest flat base rate; looks as in `base_rates`."""
     main = recorded if recorded.runs else yours
     rate, rows = main.flat()[-1], []
     fig, axes = viz.figure(2, 1, height=3.2)
@@ -226,8 +227,6 @@ def ladder(recorded: Map, yours: Map):
     axes[1].set_ylabel("training loss (10: diverged)")
     for ax in axes:
         batch_axis(ax, main)
-    lines = [(LABELS[rule], {"color": STYLES[rule][0], "marker": STYLES[rule][1], "linestyle": "-"}) for rule in RULES]
-    legend(fig, axes[0], [*lines, ("yours, by shape", hollow("o"))], 3)
     fig.suptitle(f"{main.model}, scaled from base rate $2^{{{math.log2(rate):.3g}}}$", fontsize=10)
     keys, top = [f"{name} at {main.largest}" for name in METRICS], []
     for row in rows:

@@ -393,7 +393,7 @@ for model in scaling.MODELS:
 # ### Accuracy, training loss and updates
 #
 # *"Large batches find sharp minima and generalise worse"* is the usual reading of a lower accuracy at a large batch.
-# Look at the training loss beside it, and at the number of updates.
+# Look at the training loss beside it, and at the number of updates. (Colours and shapes as in the figure above.)
 
 # %%
 model = "row-lstm" if known["row-lstm"].runs else "deep-mlp"
@@ -466,7 +466,8 @@ speed_up.compare(own[min(own)] / own[max(own)], "Seconds of training only.")
 #
 # The paper is remembered to justify a warm-up that grows with the batch by this picture: curvature along the gradient
 # starts small, peaks early, and the peak comes later (in epochs) for a larger batch (**L15**, **L16.epochs**). Below,
-# the signed value, a running median of five probes; negative means that the slope flattens along the gradient. The
+# the signed value, a running median of five probes, one seed as a line and the peak of each seed as a triangle;
+# negative means that the slope flattens along the gradient. The
 # same runs against updates are **L16.steps**: if the peak stays there, a warm-up of constant *updates*, LEGW's, covers
 # it at every batch.
 
