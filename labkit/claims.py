@@ -146,8 +146,9 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
     """
     if not claim.rule:
         return Verdict(claim, "not attempted", "no rule yet; a later lab will write one", 0, None, claim.hash)
+    sworn = claim.hash
     own = [run for run in runs if claim.id in run.header.claims]
-    current = [run for run in own if run.header.claims[claim.id] == claim.hash]
+    current = [run for run in own if run.header.claims[claim.id] == sworn]
     simulated = claim.about in ("waiting", "bytes")
     valid = [run for run in current if simulated or run.header.source != "simulated"]
     finding = rules.RULES[claim.rule["name"]](valid, **claim.parameters)
@@ -157,7 +158,7 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
         evidence += f" ({len(own) - len(current)} runs left out: made under another version of this rule)"
     if len(current) > len(valid):
         evidence += f" ({len(current) - len(valid)} runs left out: simulated)"
-    return Verdict(claim, verdict_of(claim, finding.outcome), evidence, finding.runs, finding.fraction, claim.hash)
+    return Verdict(claim, verdict_of(claim, finding.outcome), evidence, finding.runs, finding.fraction, sworn)
 
 
 def verdict_of(claim: Claim, outcome: str) -> str:
@@ -174,9 +175,13 @@ def verdict_of(claim: Claim, outcome: str) -> str:
 
 
 def board(runs: Sequence[Run], lab: str | None = None):
-    """The scoreboard as a data frame: one row a claim, in the order of the files."""
+    """The scoreboard as a data frame: one row a claim, in the order of the files.
+
+    A run that is given twice (recorded, and again in the own store) counts once.
+    """
     import pandas as pd
 
+    runs = list({(run.header.identity, run.header.machine, run.header.began): run for run in runs}.values())
     rows = []
     for claim in load(lab):
         verdict = judge(claim, runs)

@@ -180,9 +180,9 @@ class Lab:
             "hardware": machine.hardware(self.device),
             "software": machine.software(),
         }
-        text = f"recorded: {len(self.used)} runs of lab {self.entry.number} at profile {self.profile}, " + ", ".join(
-            f"{count} claims {verdict}" for verdict, count in own["verdict"].value_counts().items()
-        )
+        found = [f"{count} claims {verdict}" for verdict, count in own["verdict"].value_counts().items()]
+        text = f"recorded: {len(self.used)} runs of lab {self.entry.number} at profile {self.profile}"
+        text = ", ".join([text, *found])
         from IPython.display import display
 
         display({RECORD_MIME: content, "text/plain": text}, raw=True)

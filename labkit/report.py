@@ -83,8 +83,7 @@ def scoreboard(target: Path | None = None) -> str | Path:
 
 
 def notebook_page(path: Path) -> Path:
-    """One executed notebook as a self-contained HTML page beside it; figures get the alternative text that they carry.
-    """
+    """One executed notebook as a self-contained HTML page beside it; figures get the alternative text that they carry."""
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(embed_images=True)

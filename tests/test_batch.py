@@ -32,7 +32,10 @@ def course(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_STORE", str(tmp_path / "runs"))
 
     def write(stem, code):
-        cells = [nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(code)]
+        cells = [
+            nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}),
+            nbformat.v4.new_code_cell(code),
+        ]
         nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), folder / f"{stem}.ipynb")
 
     return write
@@ -139,7 +142,9 @@ def test_a_killed_batch_leaves_readable_state_and_no_kernel(tmp_path):
     environment = {**os.environ, "LABKIT_STORE": str(tmp_path / "runs")}
     out = tmp_path / "out"
     command = [sys.executable, "-m", "labkit", "reproduce", "--profile", "smoke", "--labs", "11", "--out", str(out)]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     deadline = time.monotonic() + 60
     while not list((tmp_path / "runs").glob("11/*")) and time.monotonic() < deadline:
         time.sleep(0.05)

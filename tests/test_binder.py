@@ -41,8 +41,12 @@ def test_start_hands_over_to_the_command_with_capped_threads():
     assert (BINDER / "start").read_text(encoding="utf-8").rstrip().splitlines()[-1] == 'exec "$@"'
     names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY"]
     code = f"import os, sys; print(*[os.environ[n] for n in {names}], os.getpid(), sys.argv[1])"
-    process = subprocess.Popen([BINDER / "start", sys.executable, "-c", code, "two words"], stdout=subprocess.PIPE,
-                               text=True, env={**os.environ, "OMP_NUM_THREADS": "64", "OMP_WAIT_POLICY": "ACTIVE"})
+    process = subprocess.Popen(
+        [BINDER / "start", sys.executable, "-c", code, "two words"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "64", "OMP_WAIT_POLICY": "ACTIVE"},
+    )
     output, _ = process.communicate(timeout=60)
     # The same process id: the script was replaced, so the server receives the container's signals itself.
     assert output.strip() == f"2 2 2 PASSIVE {process.pid} two words"
@@ -54,8 +58,15 @@ def test_start_passes_the_exit_status_on():
 
 def post_build(cwd):
     here = Path(sys.executable).parent
-    return subprocess.run([BINDER / "postBuild"], cwd=cwd, capture_output=True, text=True, timeout=300, check=False,
-                          env={**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}"})
+    return subprocess.run(
+        [BINDER / "postBuild"],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}"},
+    )
 
 
 def test_post_build_verifies_the_bundled_data():
@@ -78,8 +89,10 @@ def test_requirements_resolve_and_bring_the_package_from_the_cpu_index():
 
 
 def test_cpu_wheel_satisfies_the_pin_on_torch():
-    torch, = (Requirement(line) for line in requirement_lines(BINDER / "requirements.txt") if line.startswith("torch="))
-    version, = (pin.version for pin in torch.specifier if pin.operator == "==")
+    (torch,) = (
+        Requirement(line) for line in requirement_lines(BINDER / "requirements.txt") if line.startswith("torch=")
+    )
+    (version,) = (pin.version for pin in torch.specifier if pin.operator == "==")
     assert torch.specifier.contains(f"{version}+cpu")
 
 

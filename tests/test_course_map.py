@@ -6,7 +6,8 @@ import pytest
 
 from labkit import course
 from labkit.errors import WorkError
-from labkit.teach import course_map, viz
+from labkit.teach import viz
+from labs import course_map
 
 
 class Written(course.Entry):
@@ -97,4 +98,4 @@ def test_the_map_draws_every_lab_once_and_an_arrow_for_every_need():
 def test_boxes_do_not_overlap():
     places = list(course_map._places(course.course()).values())
     for n, (x, y) in enumerate(places):
-        assert all(x != other or abs(y - height) >= course_map._HEIGHT for other, height in places[n + 1:])
+        assert all(x != other or abs(y - height) >= course_map._HEIGHT for other, height in places[n + 1 :])

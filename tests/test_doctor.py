@@ -125,8 +125,10 @@ def test_measuring_leaves_the_readers_random_numbers_alone():
 
 
 def test_the_checks_import_no_torch_and_are_plain_rows():
-    code = ("import sys; from labkit import doctor; rows = doctor.checks(); assert 'torch' not in sys.modules; "
-            "assert all(type(good) is bool and text for _, good, text in rows); print(*[row[0] for row in rows])")
+    code = (
+        "import sys; from labkit import doctor; rows = doctor.checks(); assert 'torch' not in sys.modules; "
+        "assert all(type(good) is bool and text for _, good, text in rows); print(*[row[0] for row in rows])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == "Python torch thread cap idle threads memory disk data notebook kernel".split()
 

@@ -48,7 +48,8 @@ def server():
         running.base = f"http://127.0.0.1:{running.server_port}"
         running.asked = asked
         running.put = lambda path, body, code=200, length=None: pages.__setitem__(
-            path, (code, body, len(body) if length is None else length))
+            path, (code, body, len(body) if length is None else length)
+        )
         yield running
         running.shutdown()
         thread.join()
@@ -145,15 +146,25 @@ def test_a_repacked_copy_is_known_by_its_content(here):
 
 # whole data sets
 
+
 @pytest.fixture
 def tiny(monkeypatch):
     """Registers `mnist` and `fashion-mnist` as one-file sets that share the file name, as the real ones do."""
+
     def register(*bases: str):
         other = gzip.compress(b"clothes", mtime=0)
         for name, data in (("mnist", GOOD), ("fashion-mnist", other)):
-            monkeypatch.setitem(download.FILES, name, (DataFile(
-                "part.gz", tuple(f"{base}/{name}/part.gz" for base in bases), hashlib.sha256(data).hexdigest()),))
+            monkeypatch.setitem(
+                download.FILES,
+                name,
+                (
+                    DataFile(
+                        "part.gz", tuple(f"{base}/{name}/part.gz" for base in bases), hashlib.sha256(data).hexdigest()
+                    ),
+                ),
+            )
         return {"mnist": GOOD, "fashion-mnist": other}
+
     return register
 
 
@@ -173,8 +184,15 @@ def test_offline_says_what_where_and_what_else(tiny, dead, here, monkeypatch):
     with pytest.raises(RequestError) as caught:
         require("mnist")
     text = str(caught.value)
-    for part in ("'mnist'", str(here / "mine"), str(here / "cache"), "mnist5k", "procedural", "set LABKIT_DATA",
-                 "part.gz"):
+    for part in (
+        "'mnist'",
+        str(here / "mine"),
+        str(here / "cache"),
+        "mnist5k",
+        "procedural",
+        "set LABKIT_DATA",
+        "part.gz",
+    ):
         assert part in text
     assert "\n" not in text and left_in(here) == []
 
@@ -216,8 +234,13 @@ def test_status_tells_the_four_states_apart(tiny, dead, here):
         (here / "cache" / name).mkdir(parents=True)
         (here / "cache" / name / "part.gz").write_bytes(data)
     states = {row.name: row.state for row in status()}
-    assert states == {"mnist5k": "bundled", "procedural": "bundled", "mnist": "present", "fashion-mnist": "damaged",
-                      "cifar10": "missing"}
+    assert states == {
+        "mnist5k": "bundled",
+        "procedural": "bundled",
+        "mnist": "present",
+        "fashion-mnist": "damaged",
+        "cifar10": "missing",
+    }
     assert next(row.files for row in status() if row.name == "cifar10") == ("cifar-10-binary.tar.gz",)
 
 

@@ -97,7 +97,7 @@ def test_an_exercise_is_complete_or_refused(bad, message):
         exercise(*bad)
 
 
-SOURCE = '''# %%
+SOURCE = """# %%
 def ring(ranks):
     # BEGIN SOLUTION
     steps = ranks - 1
@@ -119,7 +119,7 @@ teach.check("03.2", number)
 
 # %%
 teach.check("03.3", None)
-'''
+"""
 
 
 def test_the_solution_is_that_of_the_checking_cell_or_of_the_nearest_above():

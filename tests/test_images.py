@@ -38,6 +38,7 @@ def rows(x: np.ndarray) -> set[bytes]:
 
 # the bundled digits
 
+
 def test_mnist5k_is_split_without_overlap_and_without_loss():
     data = load("mnist5k")
     parts = [(data.train_x, data.train_y), (data.validation_x, data.validation_y), (data.test_x, data.test_y)]
@@ -82,21 +83,24 @@ def test_pooling_is_the_mean_of_each_square(pool):
     for image, small in zip(raw.train_x[:, 0], pooled.train_x[:, 0]):
         for i in range(28 // pool):
             for j in range(28 // pool):
-                mean = image[i * pool:(i + 1) * pool, j * pool:(j + 1) * pool].astype(float).mean()
+                mean = image[i * pool : (i + 1) * pool, j * pool : (j + 1) * pool].astype(float).mean()
                 assert small[i, j] == np.floor(mean + 0.5)
 
 
-@pytest.mark.parametrize("asked, message", [
-    (dict(train=4097), "mnist5k has 5000 images for this and train 4097 + validation 452 + test 452 = 5001"),
-    (dict(test=5000), "mnist5k has 5000 images"),
-    (dict(train=0), "train must be a whole number, 1 or more, not 0"),
-    (dict(train=2.5), "train must be a whole number, 1 or more, not 2.5"),
-    (dict(validation=-1), "validation must be a whole number, 0 or more, not -1"),
-    (dict(test=True), "test must be a whole number"),
-    (dict(pool=3), "pool 3 does not divide 28 x 28; allowed: 1, 2, 4, 7, 14, 28"),
-    (dict(noise=0.1), "noise and seed belong to 'procedural'"),
-    (dict(seed=1), "noise and seed belong to 'procedural'"),
-])
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        (dict(train=4097), "mnist5k has 5000 images for this and train 4097 + validation 452 + test 452 = 5001"),
+        (dict(test=5000), "mnist5k has 5000 images"),
+        (dict(train=0), "train must be a whole number, 1 or more, not 0"),
+        (dict(train=2.5), "train must be a whole number, 1 or more, not 2.5"),
+        (dict(validation=-1), "validation must be a whole number, 0 or more, not -1"),
+        (dict(test=True), "test must be a whole number"),
+        (dict(pool=3), "pool 3 does not divide 28 x 28; allowed: 1, 2, 4, 7, 14, 28"),
+        (dict(noise=0.1), "noise and seed belong to 'procedural'"),
+        (dict(seed=1), "noise and seed belong to 'procedural'"),
+    ],
+)
 def test_wrong_requests_say_what_is_allowed(asked, message):
     with pytest.raises(RequestError) as caught:
         load("mnist5k", **asked)
@@ -109,6 +113,7 @@ def test_unknown_name_lists_the_names():
 
 
 # generated images
+
 
 def test_procedural_is_a_function_of_its_seed():
     one, same, other = (load("procedural", train=300, test=50, seed=seed) for seed in (3, 3, 4))
@@ -126,8 +131,9 @@ def test_procedural_parts_are_fresh_draws_of_the_same_classes():
     assert not rows(data.train_x) & rows(data.test_x) and not rows(data.train_x) & rows(data.validation_x)
     assert np.ptp(np.bincount(data.train_y, minlength=10)) <= 1
     for digit in range(10):
-        mean = [x[y == digit].mean(axis=0).ravel()
-                for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y))]
+        mean = [
+            x[y == digit].mean(axis=0).ravel() for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y))
+        ]
         assert np.corrcoef(mean)[0, 1] > 0.95
 
 
@@ -158,6 +164,7 @@ def test_procedural_refuses_what_is_no_noise_or_seed(asked):
 
 # official sets, through real files
 
+
 @pytest.fixture
 def local(tmp_path, monkeypatch):
     """Write files, register their sums, and point LABKIT_DATA at them."""
@@ -167,8 +174,12 @@ def local(tmp_path, monkeypatch):
     def place(name: str, contents: dict[str, bytes]):
         for file, data in contents.items():
             (tmp_path / file).write_bytes(data)
-        monkeypatch.setitem(download.FILES, name, tuple(
-            download.DataFile(file, (), hashlib.sha256(data).hexdigest()) for file, data in contents.items()))
+        monkeypatch.setitem(
+            download.FILES,
+            name,
+            tuple(download.DataFile(file, (), hashlib.sha256(data).hexdigest()) for file, data in contents.items()),
+        )
+
     return place
 
 
@@ -196,8 +207,11 @@ def test_mnist_layout(local):
 
 
 def test_mnist_of_the_wrong_size_is_refused(local):
-    small = {f"{stem}-{kind}-ubyte.gz": gzip.compress(idx(np.zeros(shape)))
-             for stem in ("train", "t10k") for kind, shape in (("images-idx3", (3, 28, 28)), ("labels-idx1", (3,)))}
+    small = {
+        f"{stem}-{kind}-ubyte.gz": gzip.compress(idx(np.zeros(shape)))
+        for stem in ("train", "t10k")
+        for kind, shape in (("images-idx3", (3, 28, 28)), ("labels-idx1", (3,)))
+    }
     local("mnist", small)
     with pytest.raises(WorkError, match="expected 60000 of 28 x 28"):
         load("mnist")
@@ -208,9 +222,9 @@ def test_cifar_layout(local):
     for at, member in enumerate(CIFAR_MEMBERS):
         batch = np.zeros((10000, 3073), np.uint8)
         batch[:, 0] = np.arange(10000) % 10
-        batch[:, 1] = batch[:, 0]             # first red pixel
-        batch[:, 1 + 1024] = at               # first green pixel: which file
-        batch[:, 1 + 2 * 1024 + 33] = 200     # blue, second row, second column
+        batch[:, 1] = batch[:, 0]  # first red pixel
+        batch[:, 1 + 1024] = at  # first green pixel: which file
+        batch[:, 1 + 2 * 1024 + 33] = 200  # blue, second row, second column
         members[member] = batch.tobytes()
     local("cifar10", {"cifar-10-binary.tar.gz": archive(members)})
     data = load("cifar10", validation=1000)
@@ -221,6 +235,7 @@ def test_cifar_layout(local):
 
 
 # readers
+
 
 @given(st.binary(max_size=200), st.sampled_from([1, 3]))
 def test_idx_reader_never_crashes(data, dimensions):
@@ -248,7 +263,7 @@ def test_idx_reads_what_was_written_and_nothing_longer_or_shorter(shape, data):
 @given(st.integers(0, 4), st.integers(-2, 2), st.integers(0, 255))
 def test_cifar_reader_takes_whole_records_with_ten_labels(count, extra, label):
     data = bytes([label]) + bytes(3072)
-    data = (data * count)[:max(0, count * 3073 + min(extra, 0))] + bytes(max(extra, 0))
+    data = (data * count)[: max(0, count * 3073 + min(extra, 0))] + bytes(max(extra, 0))
     if count and extra == 0 and label <= 9:
         x, y = parse_cifar(data)
         assert x.shape == (count, 3, 32, 32) and (y == label).all()

@@ -6,7 +6,7 @@ from labkit import doctor
 from labkit.paths import notebooks
 from labkit.teach import check
 from labkit.teach.exercises import solution_code
-from labkit.teach.labs.lab00 import EXERCISES, ring_seconds
+from labs.lab00 import EXERCISES, ring_seconds
 
 SOURCE = notebooks() / "src" / "00_start_here.py"
 HONEST = [(name, 10.0, unit) for name, unit in doctor.NUMBERS]
@@ -37,15 +37,18 @@ def test_the_published_lie_compares_what_the_doctor_measured(monkeypatch):
     assert message("00.3", space["lie"]) is None
 
 
-@pytest.mark.parametrize("mistake, says", [
-    (lambda ns: ns, "the inverse of seconds per byte"),
-    (lambda ns: 1000 / ns, "off by a power of 1000"),
-    (lambda ns: 1e-9 / ns, "off by a power of 1000"),
-    (lambda ns: 8 / ns, "counts bytes, Gbit/s counts bits"),
-    (lambda ns: 1e9 / ns / 2**30, "that is GiB/s"),
-    (lambda ns: 2 / ns, "not 10"),
-    (lambda ns: "fast", "not 10"),
-])
+@pytest.mark.parametrize(
+    "mistake, says",
+    [
+        (lambda ns: ns, "the inverse of seconds per byte"),
+        (lambda ns: 1000 / ns, "off by a power of 1000"),
+        (lambda ns: 1e-9 / ns, "off by a power of 1000"),
+        (lambda ns: 8 / ns, "counts bytes, Gbit/s counts bits"),
+        (lambda ns: 1e9 / ns / 2**30, "that is GiB/s"),
+        (lambda ns: 2 / ns, "not 10"),
+        (lambda ns: "fast", "not 10"),
+    ],
+)
 def test_each_mistake_with_units_has_its_own_message(mistake, says):
     assert says in message("00.1", mistake)
 
@@ -54,16 +57,19 @@ def ring(n, p, a, b):
     return 2 * (p - 1) * (a * 1e-6 + n / p / (b * 1e9))
 
 
-@pytest.mark.parametrize("mistake, says", [
-    (lambda n, p, a, b: ring(n, p, a, b) / 2, "the pieces go round twice"),
-    (lambda n, p, a, b: 2 * (p - 1) * (a * 1e-6 + n / (b * 1e9)), "every round sends the whole vector"),
-    (lambda n, p, a, b: a * 1e-6 + 2 * (p - 1) * n / p / (b * 1e9), "the latency is paid once"),
-    (lambda n, p, a, b: 2 * p * (a * 1e-6 + n / p / (b * 1e9)), "one round too many each way"),
-    (lambda n, p, a, b: 2 * (p - 1) * (a + n / p / (b * 1e9)), "the latency is in microseconds"),
-    (lambda n, p, a, b: 2 * (p - 1) * (a * 1e-6 + n / p / b), "the bandwidth is in GB/s"),
-    (lambda n, p, a, b: n / (b * 1e9), "each of 2 (ranks - 1) rounds costs"),
-    (lambda n, p, a, b: ring(n, p, a, b) if p > 1 else a * 1e-6, "one rank has nothing to send"),
-])
+@pytest.mark.parametrize(
+    "mistake, says",
+    [
+        (lambda n, p, a, b: ring(n, p, a, b) / 2, "the pieces go round twice"),
+        (lambda n, p, a, b: 2 * (p - 1) * (a * 1e-6 + n / (b * 1e9)), "every round sends the whole vector"),
+        (lambda n, p, a, b: a * 1e-6 + 2 * (p - 1) * n / p / (b * 1e9), "the latency is paid once"),
+        (lambda n, p, a, b: 2 * p * (a * 1e-6 + n / p / (b * 1e9)), "one round too many each way"),
+        (lambda n, p, a, b: 2 * (p - 1) * (a + n / p / (b * 1e9)), "the latency is in microseconds"),
+        (lambda n, p, a, b: 2 * (p - 1) * (a * 1e-6 + n / p / b), "the bandwidth is in GB/s"),
+        (lambda n, p, a, b: n / (b * 1e9), "each of 2 (ranks - 1) rounds costs"),
+        (lambda n, p, a, b: ring(n, p, a, b) if p > 1 else a * 1e-6, "one rank has nothing to send"),
+    ],
+)
 def test_each_mistake_in_the_all_reduce_has_its_own_message(mistake, says):
     assert says in message("00.2", mistake)
 
@@ -93,15 +99,18 @@ def test_the_formula_counts_what_a_ring_really_sends(ranks):
     assert ring_seconds(float(ranks), ranks, 0.0, 1e-9) == pytest.approx(rounds)
 
 
-@pytest.mark.parametrize("answer, says", [
-    ({"number": "memory bandwidth"}, "entries"),
-    ([1, 2], "a dictionary"),
-    ({**LIE, "number": "speed"}, "the doctor has no number 'speed'"),
-    ({**LIE, "fooled": 30.0}, '"fooled" is not what doctor.measure(...) returns'),
-    ({**LIE, "honest": HONEST[:2]}, '"honest" is not what doctor.measure(...) returns'),
-    ({**LIE, "fooled": HONEST}, "changed by a factor of 1.00 only"),
-    ({**LIE, "fooled": [(n, -v, u) for n, v, u in HONEST]}, "both must be positive"),
-])
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        ({"number": "memory bandwidth"}, "entries"),
+        ([1, 2], "a dictionary"),
+        ({**LIE, "number": "speed"}, "the doctor has no number 'speed'"),
+        ({**LIE, "fooled": 30.0}, '"fooled" is not what doctor.measure(...) returns'),
+        ({**LIE, "honest": HONEST[:2]}, '"honest" is not what doctor.measure(...) returns'),
+        ({**LIE, "fooled": HONEST}, "changed by a factor of 1.00 only"),
+        ({**LIE, "fooled": [(n, -v, u) for n, v, u in HONEST]}, "both must be positive"),
+    ],
+)
 def test_a_lie_that_is_none_is_told_why(answer, says):
     assert says in message("00.3", answer)
 

@@ -10,8 +10,8 @@ from labkit.optim.factorial import Cell
 from labkit.runs import Header, Row, Run
 from labkit.teach import check
 from labkit.teach.exercises import solution_code
-from labkit.teach.labs.lab07 import EXERCISES
-from labkit.teach.scaling import Map
+from labs.lab07 import EXERCISES
+from labs.scaling import Map
 
 SOURCE = paths.notebooks() / "src" / "07_large_batches.py"
 RATES = [2.0**-8, 2.0**-7, 2.0**-6, 2.0**-5]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from labkit.paths import notebooks
-from labkit.teach import check, times
+from labkit.teach import check
 from labkit.teach.exercises import solution_code
-from labkit.teach.labs import lab11
+from labs import lab11, times
 from labkit.tta import clock, statistics
 
 SOURCE = (notebooks() / "src" / "11_time_to_accuracy.py").read_text(encoding="utf-8")
@@ -41,9 +41,15 @@ def of_the_reached(found):
     return np.median([t for t in found if math.isfinite(t)] or [math.inf])
 
 
-@pytest.mark.parametrize("id, head, name", [
-    ("11.1", "def answer(curves, target):", "answer"), ("11.2", "", "by_hand"),
-    ("11.3", "def answer(run_times, budget):", "answer"), ("11.5", "def answer(entry):", "answer")])
+@pytest.mark.parametrize(
+    "id, head, name",
+    [
+        ("11.1", "def answer(curves, target):", "answer"),
+        ("11.2", "", "by_hand"),
+        ("11.3", "def answer(run_times, budget):", "answer"),
+        ("11.5", "def answer(entry):", "answer"),
+    ],
+)
 def test_the_solutions_are_right(id, head, name, capsys):
     assert check(id, solved(id, head, (name,))) is True
 
@@ -55,17 +61,24 @@ def test_the_solution_of_the_game_wins_all_that_can_be_won(capsys):
     assert f"a factor of {fair / taken:.2f} won" in lab11.won(RUNS, choices) and taken < fair
 
 
-@pytest.mark.parametrize("answer, message", [
-    (statistics_of(lambda c, t: first(c, t, lambda v, g: v > g)), "first crossing is >=, not >"),
-    (statistics_of(lambda c, t: [s[int(np.argmax(v))] if max(v) >= t else math.inf for s, v in c]),
-     "time of the best value"),
-    (statistics_of(lambda c, t: first(c, t, miss=lambda curve: curve[0][-1])), "not as long as it ran"),
-    (statistics_of(lambda c, t: [s[int(np.argmax(np.array(v) >= t))] for s, v in c]), "argmax of nothing"),
-    (statistics_of(lambda c, t: [s if v[-1] >= t else math.inf for s, v in zip(first(c, t), [x[1] for x in c])]),
-     "falls below the target again has still crossed"),
-    (statistics_of(first, of_the_reached), "leaves the misses out"),
-    (lambda c, t: (first(c, t), float(np.median(first(c, t))), 1.0), "a rate of 0.4"),
-])
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (statistics_of(lambda c, t: first(c, t, lambda v, g: v > g)), "first crossing is >=, not >"),
+        (
+            statistics_of(lambda c, t: [s[int(np.argmax(v))] if max(v) >= t else math.inf for s, v in c]),
+            "time of the best value",
+        ),
+        (statistics_of(lambda c, t: first(c, t, miss=lambda curve: curve[0][-1])), "not as long as it ran"),
+        (statistics_of(lambda c, t: [s[int(np.argmax(np.array(v) >= t))] for s, v in c]), "argmax of nothing"),
+        (
+            statistics_of(lambda c, t: [s if v[-1] >= t else math.inf for s, v in zip(first(c, t), [x[1] for x in c])]),
+            "falls below the target again has still crossed",
+        ),
+        (statistics_of(first, of_the_reached), "leaves the misses out"),
+        (lambda c, t: (first(c, t), float(np.median(first(c, t))), 1.0), "a rate of 0.4"),
+    ],
+)
 def test_slips_of_reading_a_crossing_are_told_apart(answer, message):
     assert message in lab11.EXERCISES["11.1"].spec(answer)
 
@@ -89,13 +102,16 @@ def split(run_times):
     return np.mean(reached), len(reached) / len(run_times)
 
 
-@pytest.mark.parametrize("answer, message", [
-    (lambda t, budget: split(t)[0], "3 failures were paid too"),
-    (lambda t, budget: split(t)[0] / split(t)[1], "charges a failure what a success costs"),
-    (lambda t, budget: budget / split(t)[1], "only if a success costs the whole budget"),
-    (lambda t, budget: split(t)[0] + (1 - split(t)[1]) * budget, "one failure at most"),
-    (lambda t, budget: 1.0, "the expected time is"),
-])
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (lambda t, budget: split(t)[0], "3 failures were paid too"),
+        (lambda t, budget: split(t)[0] / split(t)[1], "charges a failure what a success costs"),
+        (lambda t, budget: budget / split(t)[1], "only if a success costs the whole budget"),
+        (lambda t, budget: split(t)[0] + (1 - split(t)[1]) * budget, "one failure at most"),
+        (lambda t, budget: 1.0, "the expected time is"),
+    ],
+)
 def test_ways_to_forget_failures_are_told_apart(answer, message):
     assert message in lab11.EXERCISES["11.3"].spec(answer)
 
@@ -108,12 +124,18 @@ def test_the_expected_time_agrees_with_tries_until_success():
     assert abs(seconds.mean() - expected) < 4 * seconds.std() / math.sqrt(tries.size)
 
 
-@pytest.mark.parametrize("field, value, message", [
-    ("pick", "median", "changing the pick alone"), ("rule", "wall", "changing the rule alone"),
-    ("target", 0.93, "changing the target alone"), ("every", 32, "changing the every alone"),
-    ("target", 0.5, "outside the band"), ("rule", "speedrun", "rule 'speedrun' is not among"),
-    ("every", 3, "every 3 is not among"),
-])
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("pick", "median", "changing the pick alone"),
+        ("rule", "wall", "changing the rule alone"),
+        ("target", 0.93, "changing the target alone"),
+        ("every", 32, "changing the every alone"),
+        ("target", 0.5, "outside the band"),
+        ("rule", "speedrun", "rule 'speedrun' is not among"),
+        ("every", 3, "every 3 is not among"),
+    ],
+)
 def test_a_choice_that_leaves_something_to_win_is_named(field, value, message):
     best = {**lab11.least(RUNS)[1], "runs": RUNS}
     assert message in lab11.EXERCISES["11.4"].spec({**best, field: value})
@@ -139,14 +161,22 @@ def strict(entry, without=()):
     return found
 
 
-@pytest.mark.parametrize("without, message", [
-    (("rule",), "the clock was changed"), (("target",), "the target was lowered"),
-    (("every",), "at more evaluations"), (("every", "coarse"), "at fewer evaluations"),
-    (("pick", "forgets"), "picked from those"), (("forgets",), "announcing a cheat"),
-    (("runs",), "three of the announced twelve"),
-    (("before",), "after the runs were seen"), (("few",), "a single run"),
-    (("coarse",), "passes at its first evaluation"), (("tuned",), "tuned on"),
-])
+@pytest.mark.parametrize(
+    "without, message",
+    [
+        (("rule",), "the clock was changed"),
+        (("target",), "the target was lowered"),
+        (("every",), "at more evaluations"),
+        (("every", "coarse"), "at fewer evaluations"),
+        (("pick", "forgets"), "picked from those"),
+        (("forgets",), "announcing a cheat"),
+        (("runs",), "three of the announced twelve"),
+        (("before",), "after the runs were seen"),
+        (("few",), "a single run"),
+        (("coarse",), "passes at its first evaluation"),
+        (("tuned",), "tuned on"),
+    ],
+)
 def test_a_rule_with_a_hole_is_shown_what_slips_through(without, message):
     verdict = lab11.EXERCISES["11.5"].spec(lambda entry: strict(entry, without))
     assert verdict.startswith("your rule lets this through") and message in verdict
@@ -160,13 +190,16 @@ def test_each_cheat_alone_is_named_when_only_it_passes(cheat):
     assert lab11.EXERCISES["11.5"].spec(answer) == f"your rule lets this through: {cheat}"
 
 
-@pytest.mark.parametrize("answer, message", [
-    (lambda entry: True, "the clock was changed"),
-    (lambda entry: ["no"], "refuses an honest entry (no): everything as announced"),
-    (lambda entry: [] if entry["rule"] == "wall" else ["wall only"], "an honest entry (wall only): another clock"),
-    (lambda entry: entry["runs"] == 12 and not strict(entry), "refuses an honest entry: thirty runs"),
-    (lambda entry: "fine", "return a list of reasons"),
-])
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (lambda entry: True, "the clock was changed"),
+        (lambda entry: ["no"], "refuses an honest entry (no): everything as announced"),
+        (lambda entry: [] if entry["rule"] == "wall" else ["wall only"], "an honest entry (wall only): another clock"),
+        (lambda entry: entry["runs"] == 12 and not strict(entry), "refuses an honest entry: thirty runs"),
+        (lambda entry: "fine", "return a list of reasons"),
+    ],
+)
 def test_a_rule_that_accepts_or_refuses_too_much_is_told(answer, message):
     assert message in lab11.EXERCISES["11.5"].spec(answer)
 
@@ -175,10 +208,16 @@ def test_true_and_false_will_do_for_reasons():
     assert lab11.EXERCISES["11.5"].spec(lambda entry: not strict(entry)) is None
 
 
-@pytest.mark.parametrize("id, answer", [
-    ("11.1", lambda curves, target: None), ("11.2", dict.fromkeys(times.PER_RUN, ...)),
-    ("11.3", lambda t, budget: None),
-    ("11.4", {"rule": ..., "target": ..., "every": ..., "pick": ..., "runs": RUNS}), ("11.5", lambda entry: ...)])
+@pytest.mark.parametrize(
+    "id, answer",
+    [
+        ("11.1", lambda curves, target: None),
+        ("11.2", dict.fromkeys(times.PER_RUN, ...)),
+        ("11.3", lambda t, budget: None),
+        ("11.4", {"rule": ..., "target": ..., "every": ..., "pick": ..., "runs": RUNS}),
+        ("11.5", lambda entry: ...),
+    ],
+)
 def test_an_empty_answer_is_not_a_wrong_one(id, answer, capsys):
     assert check(id, answer) is None
     assert "not answered yet" in capsys.readouterr().out

@@ -40,11 +40,11 @@ def slow(x: np.ndarray, loader: DeviceBatches, epoch: int, mean: float, std: flo
             height, width = image.shape[1:]
             down, right = int(plan.down[at]), int(plan.right[at])
             padded = F.pad(image[None], (pad,) * 4, mode="reflect")[0]
-            image = padded[:, down:down + height, right:right + width]
+            image = padded[:, down : down + height, right : right + width]
         if plan.hole_top is not None:
             top, left = int(plan.hole_top[at]), int(plan.hole_left[at])
             image = image.clone()
-            image[:, top:top + side, left:left + side] = 0
+            image[:, top : top + side, left : left + side] = 0
         made.append(image)
     return torch.stack(made)
 
@@ -143,7 +143,7 @@ def test_reflection_equals_torch(pad):
 def test_windows_reach_the_last_corner_and_agree_on_every_back_end():
     x = torch.arange(3 * 2 * 7 * 6.0).reshape(3, 2, 7, 6)
     rows, down, right = (part.flatten() for part in torch.meshgrid(*map(torch.arange, (3, 3, 3)), indexing="ij"))
-    plain = torch.stack([x[r, :, d:d + 5, s:s + 4] for r, d, s in zip(rows, down, right)])
+    plain = torch.stack([x[r, :, d : d + 5, s : s + 4] for r, d, s in zip(rows, down, right)])
     assert torch.equal(windows(x, rows, down, right, 5, 4), plain)
     assert torch.equal(gathered_windows(x, rows, down, right, 5, 4), plain)
 
@@ -220,18 +220,21 @@ def test_evaluation_reads_everything_in_order_every_time():
     assert len(evaluation_batches(x, y)) == 1
 
 
-@pytest.mark.parametrize("options, message", [
-    (dict(batch=0), "batch 0 is outside 1 to 20"),
-    (dict(batch=21), "batch 21 is outside 1 to 20, the number of samples"),
-    (dict(batch=6, rank=0, world=4), "batch 6 cannot be shared equally by 4 ranks"),
-    (dict(batch=8, rank=0, world=8, drop_last=False), "the last batch of 4 cannot be shared equally by 8 ranks"),
-    (dict(rank=0), "give rank and world together"),
-    (dict(rank=2, world=2), "rank 2 is not one of world 2; allowed: 0 to 1"),
-    (dict(augment=("mixup",)), "unknown augmentation 'mixup'; allowed: flip, crop, cutout"),
-    (dict(sampling="random"), "unknown sampling 'random'; allowed: shuffle, replacement"),
-    (dict(std=0), "std must be above 0"),
-    (dict(seed=-1), "seed 0 or more"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(batch=0), "batch 0 is outside 1 to 20"),
+        (dict(batch=21), "batch 21 is outside 1 to 20, the number of samples"),
+        (dict(batch=6, rank=0, world=4), "batch 6 cannot be shared equally by 4 ranks"),
+        (dict(batch=8, rank=0, world=8, drop_last=False), "the last batch of 4 cannot be shared equally by 8 ranks"),
+        (dict(rank=0), "give rank and world together"),
+        (dict(rank=2, world=2), "rank 2 is not one of world 2; allowed: 0 to 1"),
+        (dict(augment=("mixup",)), "unknown augmentation 'mixup'; allowed: flip, crop, cutout"),
+        (dict(sampling="random"), "unknown sampling 'random'; allowed: shuffle, replacement"),
+        (dict(std=0), "std must be above 0"),
+        (dict(seed=-1), "seed 0 or more"),
+    ],
+)
 def test_wrong_requests_name_what_is_allowed(options, message):
     x, y = numbered(20)
     with pytest.raises(RequestError) as caught:

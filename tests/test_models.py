@@ -21,14 +21,17 @@ def parameters(network: nn.Module) -> int:
     return sum(part.numel() for part in network.parameters())
 
 
-@pytest.mark.parametrize("network, count", [
-    (lambda: RowLSTM(28, 28, 128, 128), 137_098),
-    (lambda: RowLSTM(28, 28, 64, 64), 35_786),
-    (lambda: cifar_resnet(20), 269_722),
-    (lambda: cifar_resnet(56), 853_018),
-    (lambda: imagenet_resnet(18), 11_689_512),
-    (lambda: imagenet_resnet(50), 25_557_032),
-])
+@pytest.mark.parametrize(
+    "network, count",
+    [
+        (lambda: RowLSTM(28, 28, 128, 128), 137_098),
+        (lambda: RowLSTM(28, 28, 64, 64), 35_786),
+        (lambda: cifar_resnet(20), 269_722),
+        (lambda: cifar_resnet(56), 853_018),
+        (lambda: imagenet_resnet(18), 11_689_512),
+        (lambda: imagenet_resnet(50), 25_557_032),
+    ],
+)
 def test_parameter_counts_are_the_published_ones(network, count):
     assert parameters(network()) == count
 
@@ -58,8 +61,9 @@ def test_row_lstm_reads_rows_in_order():
     weights = network.lstm
     for row in range(5):
         step = network.projection(x[:, 0, row])
-        gates = (step @ weights.weight_ih_l0.T + weights.bias_ih_l0 + hidden @ weights.weight_hh_l0.T
-                 + weights.bias_hh_l0)
+        gates = (
+            step @ weights.weight_ih_l0.T + weights.bias_ih_l0 + hidden @ weights.weight_hh_l0.T + weights.bias_hh_l0
+        )
         enter, forget, new, leave = gates.chunk(4, dim=1)
         cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
         hidden = leave.sigmoid() * cell.tanh()
@@ -94,16 +98,19 @@ def test_padded_shortcut_subsamples_and_adds_no_parameters():
     assert y[:, :2].abs().sum() == y[:, 4:].abs().sum() == 0
 
 
-@pytest.mark.parametrize("build", [lambda zero: cifar_resnet(8, zero_gamma=zero),
-                                   lambda zero: imagenet_resnet(50, zero_gamma=zero)])
+@pytest.mark.parametrize(
+    "build", [lambda zero: cifar_resnet(8, zero_gamma=zero), lambda zero: imagenet_resnet(50, zero_gamma=zero)]
+)
 def test_zero_gamma_makes_every_residual_start_at_zero(build):
     x = torch.randn(2, 3, 32, 32)
     for zero, expected in ((True, True), (False, False)):
         network = build(zero)
         blocks = [part for part in network if isinstance(part, Block)]
         seen = []
-        hooks = [block.residual.register_forward_hook(lambda _, __, out: seen.append(bool((out == 0).all())))
-                 for block in blocks]
+        hooks = [
+            block.residual.register_forward_hook(lambda _, __, out: seen.append(bool((out == 0).all())))
+            for block in blocks
+        ]
         network(x)
         assert len(seen) == len(hooks) == len(blocks) and all(zeros == expected for zeros in seen)
 
@@ -118,19 +125,22 @@ def test_depth_counts_the_weighted_layers():
         assert len(main) == depth
 
 
-@pytest.mark.parametrize("request_, message", [
-    (lambda: models.build("resnet21"), "unknown model 'resnet21'; allowed: row-lstm, deep-mlp"),
-    (lambda: models.build("row-lstm", width=3), "unknown size of row-lstm 'width'; allowed: projection, hidden"),
-    (lambda: models.build("deep-mlp", depth=0), "depth must be a whole number, 1 or more, not 0"),
-    (lambda: models.build("deep-mlp", width=True), "width must be a whole number"),
-    (lambda: models.build("resnet20", zero_gamma=1), "zero_gamma must be True or False"),
-    (lambda: models.build("resnet9", (1, 7, 7)), "needs 8 x 8 or more, not 7 x 7"),
-    (lambda: models.build("deep-mlp", (28, 28)), "image_shape must be (channels, height, width)"),
-    (lambda: models.build("deep-mlp", classes=0), "classes must be a whole number"),
-    (lambda: cifar_resnet(19), "6 n + 2 layers"),
-    (lambda: imagenet_resnet(34), "allowed: 18, 50"),
-    (lambda: models.source_modules("vgg"), "unknown model 'vgg'"),
-])
+@pytest.mark.parametrize(
+    "request_, message",
+    [
+        (lambda: models.build("resnet21"), "unknown model 'resnet21'; allowed: row-lstm, deep-mlp"),
+        (lambda: models.build("row-lstm", width=3), "unknown size of row-lstm 'width'; allowed: projection, hidden"),
+        (lambda: models.build("deep-mlp", depth=0), "depth must be a whole number, 1 or more, not 0"),
+        (lambda: models.build("deep-mlp", width=True), "width must be a whole number"),
+        (lambda: models.build("resnet20", zero_gamma=1), "zero_gamma must be True or False"),
+        (lambda: models.build("resnet9", (1, 7, 7)), "needs 8 x 8 or more, not 7 x 7"),
+        (lambda: models.build("deep-mlp", (28, 28)), "image_shape must be (channels, height, width)"),
+        (lambda: models.build("deep-mlp", classes=0), "classes must be a whole number"),
+        (lambda: cifar_resnet(19), "6 n + 2 layers"),
+        (lambda: imagenet_resnet(34), "allowed: 18, 50"),
+        (lambda: models.source_modules("vgg"), "unknown model 'vgg'"),
+    ],
+)
 def test_wrong_requests_name_what_is_allowed(request_, message):
     with pytest.raises(RequestError) as caught:
         request_()

@@ -23,11 +23,11 @@ from labkit.teach.committed import HEADINGS
 from labkit.teach.notebooks import _answered, build, contract, keep_outputs, setup_cell, sources_differ, write
 
 REGISTRY = {"07.1": exercise("07.1", "t", lambda answer: None, ("first", "second"))}
-PARAMETERS = '''profile: str = "quick"  # smoke | quick | full
+PARAMETERS = """profile: str = "quick"  # smoke | quick | full
 seeds: str = "0"
 overrides: dict = {}
 record_to: str = ""
-interactive: bool = True'''
+interactive: bool = True"""
 EXERCISE = '''def scaled(rate, k):
     """The scaled rate."""
     # BEGIN SOLUTION

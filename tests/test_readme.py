@@ -53,7 +53,9 @@ def test_one_command_carries_the_address_everywhere(tmp_path):
     shutil.copytree(paths.root(), copy, ignore=ignore)
     for _ in range(2):
         command = [sys.executable, "-m", "labkit", "badges", "ada/some-kit"]
-        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, env={"PATH": "", "PYTHONPATH": str(copy)})
+        done = subprocess.run(
+            command, cwd=copy, capture_output=True, text=True, env={"PATH": "", "PYTHONPATH": str(copy)}
+        )
         assert done.returncode == 0, done.stderr
     assert done.stdout == "", "the second time nothing is left to write"
     assert (copy / "pyproject.toml").read_text().count("https://github.com/ada/some-kit") == 1

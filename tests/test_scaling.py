@@ -8,7 +8,8 @@ import pytest
 from labkit import plans, profiles
 from labkit.optim.factorial import RULES, Cell
 from labkit.runs import Header, Row, Run, Span
-from labkit.teach import scaling, scaling_controls, scaling_figures, viz
+from labkit.teach import viz
+from labs import scaling, scaling_controls, scaling_figures
 
 SETTINGS = profiles.resolve("07", "full", {"mlp_rates": [2.0**-9, 2.0**-8, 2.0**-7]})
 

@@ -18,6 +18,7 @@ MAYBE_MISS = st.one_of(TIME, st.just(math.inf))
 
 # --- reach rate -------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("reached, runs", [(35, 50), (33, 50), (0, 5), (5, 5), (1, 1)])
 def test_reach_rate_is_wilsons_interval(reached, runs):
     interval = tta.reach_rate([1.0] * reached + [math.inf] * (runs - reached))
@@ -49,6 +50,7 @@ def test_wilson_covers_the_true_rate():
 
 
 # --- coefficient of variation -----------------------------------------------------------------------------------
+
 
 def test_cov_is_sd_over_mean_of_the_runs_that_reached():
     interval = tta.coefficient_of_variation([10.0, 12.0, 14.0, math.inf])
@@ -95,6 +97,7 @@ def test_cov_refuses_what_has_none(times):
 
 # --- median -----------------------------------------------------------------------------------------------------
 
+
 def test_median_counts_misses_as_infinity():
     assert tta.median([1.0, 2.0, math.inf]).value == 2.0
     assert tta.median([1.0, math.inf, math.inf]).value == math.inf
@@ -119,6 +122,7 @@ def test_median_is_repeatable_and_one_run_bounds_nothing():
 
 
 # --- expected time ----------------------------------------------------------------------------------------------
+
 
 def test_fixed_schedule_costs_t_over_p():
     times = [60.0] * 35 + [math.inf] * 15
@@ -165,6 +169,7 @@ def test_expected_time_without_misses_needs_no_budget():
 
 # --- the mean against a target ----------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("higher, alternative", [(True, "greater"), (False, "less")])
 def test_mean_meets_target_is_the_one_sided_t_test(higher, alternative):
     values = np.random.default_rng(6).normal(3.279, 0.001, size=40)
@@ -185,6 +190,7 @@ def test_mean_meets_target_refuses_what_has_no_error_estimate(values):
 
 
 # --- best of n --------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("n, maximum", [(1, 0.0), (2, 1 / math.sqrt(math.pi)), (3, 1.5 / math.sqrt(math.pi))])
 def test_expected_maximum_of_normals(n, maximum):
@@ -217,14 +223,22 @@ def test_expected_best_of_is_infinite_however_unlikely_a_draw_of_misses_is():
     assert tta.expected_best_of([1.0] * 600 + [math.inf] * 600, 600) == math.inf
 
 
-@pytest.mark.parametrize("call", [lambda: tta.expected_best_of([1.0, 2.0], 3), lambda: tta.expected_best_of([1.0], 0),
-                                  lambda: tta.best_of_n_bias(1.0, 0), lambda: tta.best_of_n_bias(math.nan, 2)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tta.expected_best_of([1.0, 2.0], 3),
+        lambda: tta.expected_best_of([1.0], 0),
+        lambda: tta.best_of_n_bias(1.0, 0),
+        lambda: tta.best_of_n_bias(math.nan, 2),
+    ],
+)
 def test_best_of_refuses_impossible_draws(call):
     with pytest.raises(RequestError):
         call()
 
 
 # --- which evaluation passed ------------------------------------------------------------------------------------
+
 
 def test_evaluation_share_is_one_when_time_is_the_evaluation_and_zero_when_unrelated():
     assert tta.evaluation_share([10.0, 10.0, 20.0, 20.0, math.inf], [1, 1, 2, 2, 99]) == 1.0
@@ -234,7 +248,8 @@ def test_evaluation_share_is_one_when_time_is_the_evaluation_and_zero_when_unrel
 def test_evaluation_share_by_hand():
     # Group means 10 and 20; within 4 x 1, between 4 x 25.
     assert tta.evaluation_share([9.0, 11.0, 19.0, 21.0], ["second", "second", "third", "third"]) == pytest.approx(
-        100 / 104)
+        100 / 104
+    )
 
 
 def test_evaluation_share_is_large_for_rare_evaluations_and_small_for_unrelated_groups():
@@ -256,6 +271,7 @@ def test_evaluation_share_says_nothing_without_variance():
 
 
 # --- thresholds and ranks ---------------------------------------------------------------------------------------
+
 
 def test_first_crossing_is_at_or_above_on_the_raw_value():
     assert tta.first_crossing([1, 2, 3], [92.99999999999999, 93.0, 94.0], 93.0) == 2.0
@@ -281,8 +297,11 @@ def test_first_crossing_refuses_unequal_columns():
 def test_threshold_sensitivity_can_turn_a_ranking_round():
     curves = {"hare": ([1, 2, 3], [0.90, 0.91, 0.92]), "tortoise": ([2, 4, 6], [0.90, 0.93, 0.95])}
     table = tta.threshold_sensitivity(curves, [0.90, 0.92, 0.93])
-    assert table == {0.90: {"hare": 1, "tortoise": 2}, 0.92: {"hare": 3, "tortoise": 4},
-                     0.93: {"hare": math.inf, "tortoise": 4}}
+    assert table == {
+        0.90: {"hare": 1, "tortoise": 2},
+        0.92: {"hare": 3, "tortoise": 4},
+        0.93: {"hare": math.inf, "tortoise": 4},
+    }
     assert tta.rank_agreement(table[0.90], table[0.92]) == 1.0
     assert tta.rank_agreement(table[0.90], table[0.93]) == -1.0
 
@@ -303,6 +322,7 @@ def test_rank_agreement_refuses_different_entries():
 
 
 # --- scaling, cost, front ---------------------------------------------------------------------------------------
+
 
 def test_scaling_by_hand():
     # 16 times the workers, 10 times the epochs per second, but twice the epochs.
@@ -343,6 +363,7 @@ def test_pareto_front_by_brute_force(points):
 
 # --- MLPerf's score ---------------------------------------------------------------------------------------------
 
+
 def test_one_miss_is_dropped_as_the_slowest_and_two_end_it():
     assert tta.drop_extremes_mean([5.0, 1.0, 3.0, 4.0, 100.0]) == (4.0, "")
     assert tta.drop_extremes_mean([5.0, 1.0, 3.0, 4.0, math.inf]) == (4.0, "")
@@ -373,6 +394,7 @@ def test_dropping_everything_is_refused():
 
 # --- the table row and the guard --------------------------------------------------------------------------------
 
+
 def test_summary_collects_the_numbers_of_the_single_functions():
     times = [50.0, 60.0, 55.0, math.inf]
     row = tta.summary(times, budget=70.0)
@@ -390,10 +412,21 @@ def test_summary_leaves_unknown_what_the_runs_cannot_say():
 
 
 @pytest.mark.parametrize("times", [[], [1.0, math.nan], [1.0, -2.0], [[1.0, 2.0]], ["fast"], None])
-@pytest.mark.parametrize("function", [tta.reach_rate, tta.coefficient_of_variation, tta.median, tta.expected_time,
-                                      tta.drop_extremes_mean, tta.summary, lambda t: tta.expected_best_of(t, 1),
-                                      lambda t: tta.evaluation_share(t, [1, 2]),
-                                      lambda t: tta.first_crossing(t, [1, 2], 1), lambda t: tta.rank_agreement(t, t)])
+@pytest.mark.parametrize(
+    "function",
+    [
+        tta.reach_rate,
+        tta.coefficient_of_variation,
+        tta.median,
+        tta.expected_time,
+        tta.drop_extremes_mean,
+        tta.summary,
+        lambda t: tta.expected_best_of(t, 1),
+        lambda t: tta.evaluation_share(t, [1, 2]),
+        lambda t: tta.first_crossing(t, [1, 2], 1),
+        lambda t: tta.rank_agreement(t, t),
+    ],
+)
 def test_unusable_times_are_refused_in_one_line(function, times):
     with pytest.raises(RequestError) as refusal:
         function(times)

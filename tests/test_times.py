@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from labkit.errors import RequestError
 from labkit.runs import SPAN_KINDS, Header, Row, Run, Span
-from labkit.teach import times, viz
+from labkit.teach import viz
+from labs import times
 from labkit.tta import clock, statistics
 
 TARGET = {"metric": "accuracy", "value": 0.9, "higher": True}
@@ -93,9 +94,12 @@ def test_made_up_runs_say_so_and_are_the_same_each_time():
 def test_figures_say_their_numbers_and_draw_within_the_size():
     runs = times.simulated(5)
     seconds = times.seconds_to_target(runs, "algoperf")
-    for fig, words, table in (times.ledger_figure(runs[0]), times.rules_figure(runs),
-                              times.grid_figure(runs, [0.9, 0.93], [8, 64]),
-                              times.reading_figure(runs, 0.93, 8, "algoperf", "yours")):
+    for fig, words, table in (
+        times.ledger_figure(runs[0]),
+        times.rules_figure(runs),
+        times.grid_figure(runs, [0.9, 0.93], [8, 64]),
+        times.reading_figure(runs, 0.93, 8, "algoperf", "yours"),
+    ):
         assert viz.render(fig)[:4] == b"\x89PNG" and len(table) and words
     assert f"median {statistics.median(seconds).value:.3g} s" in words and "n = 5" in words
     assert "speedrun not answerable" in times.ledger_figure(runs[0])[1]

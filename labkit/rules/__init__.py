@@ -3,6 +3,7 @@
 A rule answers `not attempted` unless every run that it asks for is there, with the number of seeds that it asks for.
 """
 
+import functools
 import inspect
 
 from labkit.fingerprint import plain_code
@@ -30,6 +31,7 @@ FUNCTIONS = (
 RULES = {function.__name__: function for function in FUNCTIONS}
 
 
+@functools.cache
 def code(name: str) -> str:
     """The code of a rule and of every helper in its module that it reaches: what may not change after the sweep."""
     todo, done = [RULES[name]], {}

@@ -1,6 +1,6 @@
 """Exercises with instant feedback: a check that says what is wrong, two hints, and the solution one call away.
 
-The exercises of lab 07 are in `labkit/teach/labs/lab07.py`; their solutions exist once, in the notebook's source,
+The exercises of lab 07 are in `notebooks/labs/lab07.py`; their solutions exist once, in the notebook's source,
 between the lines `# BEGIN SOLUTION` and `# END SOLUTION`.
 """
 
@@ -55,7 +55,9 @@ def find(id: str, registry: Mapping[str, Exercise] | None = None) -> Exercise:
         RequestError: there is none; the message lists the lab's exercises.
     """
     if registry is None:
-        name = f"{__package__}.labs.lab{id[:2]}"
+        name = f"labs.lab{id[:2]}"
+        if str(notebooks()) not in sys.path:
+            sys.path.append(str(notebooks()))
         try:
             registry = importlib.import_module(name).EXERCISES
         except ModuleNotFoundError as error:

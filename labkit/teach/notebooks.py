@@ -55,7 +55,7 @@ if repository and not any(map(project, places)):
 root = next(filter(project, places), None)
 if root is None:
     sys.exit("The course is not here: open this notebook from its folder in a copy of the repository.")
-sys.path[:0] = [] if str(root) in sys.path else [str(root)]
+sys.path[:0] = [str(place) for place in (root, root / "notebooks") if str(place) not in sys.path]
 needs = {re.match(r"[\\w-]+", need)[0]: need for need in project(root)["dependencies"] if "jupyterlab" not in need}
 modules = {name: {"pyyaml": "yaml"}.get(name, name.replace("-", "_")) for name in needs}
 missing = [name for name in needs if importlib.util.find_spec(modules[name]) is None]

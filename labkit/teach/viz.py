@@ -146,7 +146,7 @@ def render(fig: Figure) -> bytes:
         FigureCanvasAgg(fig)
         fig.savefig(drawn, format="png", dpi=DPI, facecolor="white")
     # Packing anew drops what matplotlib noted in the file: only pixels remain.
-    image = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    image = Image.open(drawn).convert("RGB").quantize(_COLOURS, kmeans=3, dither=Image.Dither.NONE)
     image.save(packed, format="PNG", optimize=True)
     return packed.getvalue()
 

@@ -57,7 +57,8 @@ from torch import nn
 
 import labkit
 from labkit import course, doctor, models
-from labkit.teach import check, course_map, explore, hint, predict, solution, viz  # noqa: F401
+from labkit.teach import check, explore, hint, predict, solution, viz  # noqa: F401
+from labs import course_map
 
 lab = labkit.start("00", profile, seeds, overrides, record_to, interactive)
 
@@ -68,7 +69,11 @@ lab = labkit.start("00", profile, seeds, overrides, record_to, interactive)
 
 # %%
 found = doctor.checks()
-display(Markdown("\n".join(f"- {'ready' if good else '**to do**'} · {what}: {text}" for what, good, text in found)))
+display(
+    Markdown(
+        "\n".join(f"- {'ready' if good else '**to do**'} · {what}: {text}" for what, good, text in found)
+    )
+)
 todo = [what for what, good, _ in found if not good]
 print(f"Look at these first: {', '.join(todo)}." if todo else "Your machine is ready.")
 
@@ -120,20 +125,46 @@ def roofline(matrix_side, bandwidth):
     balance = IMAGINARY / bandwidth
     product = f"{matrix_side} x {matrix_side} matrix product"
     work = {"add two vectors": 1 / 12, "matrix x vector": 1 / 2, product: matrix_side / 6}
-    rows = [{"operation": name, "FLOPs per byte": x, "GFLOP/s at most": min(IMAGINARY, bandwidth * x)}
-            for name, x in work.items()]
+    rows = [
+        {"operation": name, "FLOPs per byte": x, "GFLOP/s at most": min(IMAGINARY, bandwidth * x)}
+        for name, x in work.items()
+    ]
     fig, ax = viz.figure()
-    ax.plot([1 / 32, balance, 1024], [bandwidth / 32, IMAGINARY, IMAGINARY], color="#888888", marker="", linestyle="-")
+    ax.plot(
+        [1 / 32, balance, 1024],
+        [bandwidth / 32, IMAGINARY, IMAGINARY],
+        color="#888888",
+        marker="",
+        linestyle="-",
+    )
     for n, row in enumerate(rows):
         x, y = row["FLOPs per byte"], row["GFLOP/s at most"]
         ax.plot([x], [y], color=viz.SERIES[n], marker=viz.MARKERS[n], markersize=7)
-        ax.annotate(row["operation"], (x, y), xytext=(8, -10) if n < 2 else (0, 9), textcoords="offset points",
-                    color=viz.SERIES[n], fontsize=8, ha="left" if n < 2 else "center")
+        ax.annotate(
+            row["operation"],
+            (x, y),
+            xytext=(8, -10) if n < 2 else (0, 9),
+            textcoords="offset points",
+            color=viz.SERIES[n],
+            fontsize=8,
+            ha="left" if n < 2 else "center",
+        )
     ax.axvline(balance, color="#bbbbbb", linewidth=0.8)
-    ax.annotate(f"balance: {balance:g} FLOPs per byte", (balance, bandwidth / 32), xytext=(5, 0),
-                textcoords="offset points", fontsize=8)
-    ax.set(xscale="log", yscale="log", ylim=(bandwidth / 45, 4 * IMAGINARY), xlabel="intensity (FLOPs per byte)",
-           ylabel="GFLOP/s at most", title=f"An imaginary machine: {IMAGINARY:g} GFLOP/s, {bandwidth:g} GB/s")
+    ax.annotate(
+        f"balance: {balance:g} FLOPs per byte",
+        (balance, bandwidth / 32),
+        xytext=(5, 0),
+        textcoords="offset points",
+        fontsize=8,
+    )
+    ax.set(
+        xscale="log",
+        yscale="log",
+        ylim=(bandwidth / 45, 4 * IMAGINARY),
+        xlabel="intensity (FLOPs per byte)",
+        ylabel="GFLOP/s at most",
+        title=f"An imaginary machine: {IMAGINARY:g} GFLOP/s, {bandwidth:g} GB/s",
+    )
     alt = f"Roofline of an imaginary machine: {IMAGINARY:g} GFLOP/s, {bandwidth:g} GB/s, balance at {balance:g} FLOPs"
     ends = [f"{row['operation']} at most {row['GFLOP/s at most']:.4g} GFLOP/s" for row in rows]
     return fig, f"{alt} per byte; {'; '.join(ends)}.", rows
@@ -163,11 +194,15 @@ guess_loopback = None  # GB/s: from one process to another, a message of 16 MiB
 guess_process = None  # ms: starting a Python that does nothing, and waiting for its end
 
 guesses = [
-    predict("00.p1", "How fast does this machine multiply large matrices?", "GFLOP/s", guess_matrix_multiply, lab),
+    predict(
+        "00.p1", "How fast does this machine multiply large matrices?", "GFLOP/s", guess_matrix_multiply, lab
+    ),
     predict("00.p2", "How fast does it copy memory?", "GB/s", guess_memory, lab),
     predict("00.p3", "How long is a tiny message under way between two processes?", "us", guess_latency, lab),
     predict("00.p4", "How fast do the bytes of a large message flow?", "GB/s", guess_loopback, lab),
-    predict("00.p5", "How long does it take to start a Python process and see it end?", "ms", guess_process, lab),
+    predict(
+        "00.p5", "How long does it take to start a Python process and see it end?", "ms", guess_process, lab
+    ),
 ]
 
 # %% [markdown]
@@ -200,9 +235,14 @@ def my_peak(side, repeats):
 mine = my_peak(lab.settings.gemm, lab.settings.repeats)
 theirs = doctor.matrix_multiply(lab.settings.gemm, lab.settings.repeats)
 factor = max(mine, theirs) / min(mine, theirs)
-print(f"you {mine:.3g} GFLOP/s, labkit.doctor {theirs:.3g} GFLOP/s: "
-      + (f"a factor of {factor:.2f} apart, within the 3 that we allow" if factor <= 3 else
-         f"a factor of {factor:.1f} apart, more than 3: something else is running here; try again"))
+print(
+    f"you {mine:.3g} GFLOP/s, labkit.doctor {theirs:.3g} GFLOP/s: "
+    + (
+        f"a factor of {factor:.2f} apart, within the 3 that we allow"
+        if factor <= 3
+        else f"a factor of {factor:.1f} apart, more than 3: something else is running here; try again"
+    )
+)
 
 # %% [markdown]
 # This is the processor. On a GPU an operation returns *before* it is done, so a clock that does not wait for the
@@ -219,7 +259,9 @@ sizes = {"gemm": lab.settings.gemm, "copy_mib": lab.settings.copy_mib, "repeats"
 measured = doctor.measure(**sizes)
 metrics = [name.replace(" ", "_").replace("-", "_") for name, _, _ in measured]
 units = {metric: unit for metric, (_, _, unit) in zip(metrics, measured, strict=True)}
-lab.evidence("doctor", [(metric, row[1]) for metric, row in zip(metrics, measured, strict=True)], units=units, **sizes)
+lab.evidence(
+    "doctor", [(metric, row[1]) for metric, row in zip(metrics, measured, strict=True)], units=units, **sizes
+)
 peak, memory, latency, loopback, start_up = (value for _, value, _ in measured)
 for guess, (_, value, _) in zip(guesses, measured, strict=True):
     guess.compare(value)
@@ -258,19 +300,33 @@ widths, batches = [784] + [64] * 8 + [10], [16, 64, 256, 1024, 4096]
 model = models.build("deep-mlp", width=64, depth=8)
 seconds = [step_seconds(model, batch) for batch in batches]
 lab.evidence("step", zip(["step_seconds"] * len(batches), seconds, batches), model="deep-mlp", widths=widths)
-steps = pd.DataFrame({"batch": batches, "estimated ms": [1e-6 * step_flops(widths, batch) / peak for batch in batches],
-                      "measured ms": [1e3 * value for value in seconds]})
+steps = pd.DataFrame(
+    {
+        "batch": batches,
+        "estimated ms": [1e-6 * step_flops(widths, batch) / peak for batch in batches],
+        "measured ms": [1e3 * value for value in seconds],
+    }
+)
 steps["times the estimate"] = steps["measured ms"] / steps["estimated ms"]
 
 fig, ax = viz.figure()
-for name, colour, marker, line in (("estimated ms", viz.SERIES[0], "s", "--"), ("measured ms", viz.YOURS, "o", "-")):
+for name, colour, marker, line in (
+    ("estimated ms", viz.SERIES[0], "s", "--"),
+    ("measured ms", viz.YOURS, "o", "-"),
+):
     ax.plot(steps["batch"], steps[name], color=colour, marker=marker, linestyle=line)
     viz.direct_label(ax, batches[-1], steps[name].iloc[-1], name.split()[0], colour)
 viz.log2_axis(ax, batches, "batch (samples in one step)")
-ax.set(yscale="log", ylabel="ms per training step", xlim=(12, 12000),
-       title="A step of the deep MLP: FLOPs / peak, and the truth")
-ends = [f"at batch {batch} estimated {estimate:.3g} ms, measured here {value:.3g} ms, {times:.1f} times as much"
-        for batch, estimate, value, times in steps.iloc[[0, -1]].itertuples(index=False)]
+ax.set(
+    yscale="log",
+    ylabel="ms per training step",
+    xlim=(12, 12000),
+    title="A step of the deep MLP: FLOPs / peak, and the truth",
+)
+ends = [
+    f"at batch {batch} estimated {estimate:.3g} ms, measured here {value:.3g} ms, {times:.1f} times as much"
+    for batch, estimate, value, times in steps.iloc[[0, -1]].itertuples(index=False)
+]
 viz.show(fig, alt=f"A step of the deep MLP: {'; '.join(ends)}.", data=steps)
 
 # %% [markdown]
@@ -287,12 +343,22 @@ viz.show(fig, alt=f"A step of the deep MLP: {'; '.join(ends)}.", data=steps)
 # machine, not a better answer).
 
 # %%
-answered = {name: guess for (name, _, _), guess in zip(measured, guesses, strict=True) if (guess.answer or 0) > 0}
+answered = {
+    name: guess for (name, _, _), guess in zip(measured, guesses, strict=True) if (guess.answer or 0) > 0
+}
 errors = {name: answered[name].log_error(value) for name, value, _ in measured if name in answered}
 recorded = [run for run in lab.recorded() if run.config.get("evidence") == "doctor"]
-rows = [{"number": name, "unit": unit, "measured": value, "guess": answered[name].answer if name in answered else None,
-         "log10 error": errors.get(name), "recorded": [round(run.last(metric), 3) for run in recorded]}
-        for metric, (name, value, unit) in zip(metrics, measured, strict=True)]
+rows = [
+    {
+        "number": name,
+        "unit": unit,
+        "measured": value,
+        "guess": answered[name].answer if name in answered else None,
+        "log10 error": errors.get(name),
+        "recorded": [round(run.last(metric), 3) for run in recorded],
+    }
+    for metric, (name, value, unit) in zip(metrics, measured, strict=True)
+]
 
 fig, ax = viz.figure(width=6.5, height=3.2)
 for n, row in enumerate(rows):
@@ -300,10 +366,18 @@ for n, row in enumerate(rows):
     ax.plot(others, [0.2 - n] * len(others), color=viz.RECORDED, marker="s", linestyle="", markersize=4.5)
     if guess:
         ax.plot([guess, value], [-n, -n], color="#bbbbbb", marker="", linestyle="-")
-        ax.plot([guess], [-n], color="#222222", marker="o", markerfacecolor="white", linestyle="", markersize=6)
+        ax.plot(
+            [guess], [-n], color="#222222", marker="o", markerfacecolor="white", linestyle="", markersize=6
+        )
     ax.plot([value], [-n], color=viz.YOURS, marker="o", linestyle="", markersize=6)
-    ax.annotate(f"{value:.3g} {unit}", (value, -n), xytext=(0, -11), textcoords="offset points", ha="center",
-                fontsize=8)
+    ax.annotate(
+        f"{value:.3g} {unit}",
+        (value, -n),
+        xytext=(0, -11),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+    )
 key = ["orange: measured here", "white: your guess" if answered else "no guesses yet"]
 key += ["blue: recorded"] if recorded else []
 ax.set(xscale="log", xlabel="each number in its own unit", ylim=(-4.6, 0.6), title="; ".join(key))
@@ -313,15 +387,23 @@ ax.set_xlim(min(drawn) / 3, max(drawn) * 3)
 alt = "Measured here: " + ", ".join(f"{name} {value:.3g} {unit}" for name, value, unit in measured)
 guessed = [f"{name} {answered[name].answer:.4g}, log10 error {error:.2f}" for name, error in errors.items()]
 others = [f"{row['number']} {', '.join(map(str, row['recorded']))}" for row in rows if recorded]
-viz.show(fig, alt=f"{alt}. Guesses: {'; '.join(guessed) or 'none'}. Recorded: {'; '.join(others) or 'none'}.", data=rows)
+viz.show(
+    fig,
+    alt=f"{alt}. Guesses: {'; '.join(guessed) or 'none'}. Recorded: {'; '.join(others) or 'none'}.",
+    data=rows,
+)
 
 if answered:
     handicap = sum(errors.values()) / len(errors)
     lab.keep("handicap", round(handicap, 2))
-    print(f"Your handicap for the course: {handicap:.2f} over {len(errors)} of 5 guesses, "
-          f"a typical factor of {10**handicap:.1f}. It is in your record.")
+    print(
+        f"Your handicap for the course: {handicap:.2f} over {len(errors)} of 5 guesses, "
+        f"a typical factor of {10**handicap:.1f}. It is in your record."
+    )
 else:
-    print("No guesses, no handicap. To get one: fill in the Predict cell, run it, then run these cells again.")
+    print(
+        "No guesses, no handicap. To get one: fill in the Predict cell, run it, then run these cells again."
+    )
 
 # %% [markdown]
 # ### What your numbers mean
@@ -332,7 +414,11 @@ else:
 # %%
 meaning = [
     ("arithmetic and memory balance at", peak / memory, "FLOPs per byte"),
-    ("so a layer that reads its weights once is limited by arithmetic from a batch of", 2 * peak / memory, ""),
+    (
+        "so a layer that reads its weights once is limited by arithmetic from a batch of",
+        2 * peak / memory,
+        "",
+    ),
     ("one byte to or from memory costs", 1 / memory, "ns"),
     ("a message spends as long starting as flowing at (α β)", latency * loopback, "kB"),
     ("while one process starts, arithmetic at its peak would do", peak * start_up / 1e3, "GFLOP"),
@@ -364,7 +450,9 @@ else:
     machines = ", ".join(sorted(set(known["cpu"])))
     print(f"Seconds at profile {profile} measured on {machines}: that machine's time, not yours.")
 if known["scaled"].any():
-    print("Where it says 'about', scaled to yours by the two matrix-multiply peaks: a rough guide for small models.")
+    print(
+        "Where it says 'about', scaled to yours by the two matrix-multiply peaks: a rough guide for small models."
+    )
 
 # %% [markdown]
 # ## Where it breaks
@@ -399,21 +487,40 @@ finally:
         process.wait()
 code = f"from labkit import doctor; print(*[doctor.matrix_multiply({SIDE}, 1) for _ in range({TIMES})])"
 spinning = os.environ | {"OMP_NUM_THREADS": str(cpus), "OMP_WAIT_POLICY": "ACTIVE"}
-printed = subprocess.check_output([sys.executable, "-c", code], cwd=root, env=spinning, text=True, timeout=120)
+printed = subprocess.check_output(
+    [sys.executable, "-c", code], cwd=root, env=spinning, text=True, timeout=120
+)
 noise[f"{cpus} threads, spinning"] = [float(number) for number in printed.split()]
 
-table = pd.DataFrame([{"setting": name, "slowest": min(values), "median": median(values), "fastest": max(values)}
-                      for name, values in noise.items()])
+table = pd.DataFrame(
+    [
+        {"setting": name, "slowest": min(values), "median": median(values), "fastest": max(values)}
+        for name, values in noise.items()
+    ]
+)
 fig, ax = viz.figure(height=2.6)
 for n, (name, values) in enumerate(noise.items()):
     ax.plot(values, [-n] * TIMES, color=viz.YOURS, marker="|", linestyle="", markersize=14, markevery=1)
-    ax.annotate(f"median {median(values):.3g}", (median(values), -n), xytext=(0, 11), textcoords="offset points",
-                ha="center", fontsize=8)
+    ax.annotate(
+        f"median {median(values):.3g}",
+        (median(values), -n),
+        xytext=(0, 11),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+    )
 ax.set_yticks([-n for n in range(3)], list(noise))
-ax.set(xscale="log", xlim=(table["slowest"].min() / 2, table["fastest"].max() * 2), ylim=(-2.5, 0.6),
-       xlabel="GFLOP/s of one timing", title=f"The same {SIDE} x {SIDE} product, {TIMES} timings each")
-lines = [f"{name}: median {middle:.3g} GFLOP/s, from {slow:.3g} to {fast:.3g}"
-         for name, slow, middle, fast in table.itertuples(index=False)]
+ax.set(
+    xscale="log",
+    xlim=(table["slowest"].min() / 2, table["fastest"].max() * 2),
+    ylim=(-2.5, 0.6),
+    xlabel="GFLOP/s of one timing",
+    title=f"The same {SIDE} x {SIDE} product, {TIMES} timings each",
+)
+lines = [
+    f"{name}: median {middle:.3g} GFLOP/s, from {slow:.3g} to {fast:.3g}"
+    for name, slow, middle, fast in table.itertuples(index=False)
+]
 alt = f"{TIMES} timings of a {SIDE} x {SIDE} matrix product on {cpus} CPUs. {'; '.join(lines)}."
 viz.show(fig, alt=alt, data=table)
 
@@ -488,7 +595,11 @@ check("00.2", allreduce_seconds)
 # STUB: lie = None  # {"number": "memory bandwidth", "honest": measured, "fooled": doctor.measure(...)}
 # BEGIN SOLUTION
 # A 16 x 16 product takes less time than calling it: the "peak" is the cost of a call.
-lie = {"number": "matrix-multiply peak", "honest": measured, "fooled": doctor.measure(gemm=16, copy_mib=1, repeats=3)}
+lie = {
+    "number": "matrix-multiply peak",
+    "honest": measured,
+    "fooled": doctor.measure(gemm=16, copy_mib=1, repeats=3),
+}
 # END SOLUTION
 check("00.3", lie)
 

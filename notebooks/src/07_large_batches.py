@@ -46,7 +46,8 @@ from labkit.experiment import Recipe
 from labkit.optim import curvature, noise, schedules
 from labkit.optim.factorial import LABELS, RULES
 from labkit.rules.general import published
-from labkit.teach import check, explore, hint, predict, scaling, scaling_controls, scaling_figures, solution, viz
+from labkit.teach import check, explore, hint, predict, solution, viz
+from labs import scaling, scaling_controls, scaling_figures
 from labkit.teach.exercises import say
 
 lab = labkit.start("07", profile, seeds, overrides, record_to, interactive)
@@ -84,7 +85,11 @@ batches = [2**exponent for exponent in range(9, 17)]
 scaled = [schedules.legw(base, batch) for batch in batches]
 fig, axes = viz.figure(2, 1, height=2.7)
 for ax, column, label, ticks in zip(
-    axes, ("rate", "warmup_epochs"), ("peak rate", "warm-up, epochs"), (range(2, 7), range(-3, 6)), strict=True
+    axes,
+    ("rate", "warmup_epochs"),
+    ("peak rate", "warm-up, epochs"),
+    (range(2, 7), range(-3, 6)),
+    strict=True,
 ):
     rule = [getattr(point, column) for point in scaled]
     ax.plot(batches, rule, color=scaling_figures.STYLES["legw"][0], marker="", linestyle="-")
@@ -124,12 +129,21 @@ def kept(rule: str, k: int) -> dict:
         "covariance of an update: rate^2 / B": scaled.rate**2 / k,
         "updates of warm-up": schedules.warmup_iterations(scaled, 1),
     }
-    return {"rule": LABELS[rule], **{name: f"{f:g}" if f >= 1 else f"1/{1 / f:g}" for name, f in factors.items()}}
+    return {
+        "rule": LABELS[rule],
+        **{name: f"{f:g}" if f >= 1 else f"1/{1 / f:g}" for name, f in factors.items()},
+    }
 
 
 def show_table(rows) -> None:
     with pd.option_context("display.max_colwidth", None):
-        display(HTML(pd.DataFrame(rows).to_html(index=False, border=0, justify="left", float_format="{:.4g}".format)))
+        display(
+            HTML(
+                pd.DataFrame(rows).to_html(
+                    index=False, border=0, justify="left", float_format="{:.4g}".format
+                )
+            )
+        )
 
 
 show_table([kept(rule, 64) for rule in RULES if rule != "linear_with_warmup"])
@@ -170,12 +184,14 @@ axes[1].set_xlabel(f"update, of {steps} at batch {largest}")
 axes[1].set_ylabel("rate")
 with viz.style():
     fig.legend(
-        *axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=5, handlelength=1.5, columnspacing=1.2
+        *axes[1].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=5,
+        handlelength=1.5,
+        columnspacing=1.2,
     )
 said = [f"{row['rule']} {row['peak rate']:.3g} after {row['warm-up updates']:g}" for row in rows]
-alt = (
-    f"Peak rate and the updates before it, at batch {largest} from base rate {scaling.power(start)}: {'; '.join(said)}."
-)
+alt = f"Peak rate and the updates before it, at batch {largest} from base rate {scaling.power(start)}: {'; '.join(said)}."
 viz.show(fig, alt=alt, data=rows)
 
 # %% [markdown]
@@ -279,15 +295,21 @@ rows = []
 for name, sizes in small.items():
     torch.manual_seed(0)
     model = models.build(name, image_shape=sample.shape, classes=sample.classes, **sizes)
-    traces = {batch: noise.gradient_covariance_trace(model, images, classes, batch) for batch in (4, 16, 64, 256)}
-    lab.evidence("L18", [("gradient_covariance_trace", value, batch) for batch, value in traces.items()], model=name)
+    traces = {
+        batch: noise.gradient_covariance_trace(model, images, classes, batch) for batch in (4, 16, 64, 256)
+    }
+    lab.evidence(
+        "L18", [("gradient_covariance_trace", value, batch) for batch, value in traces.items()], model=name
+    )
     model, inputs, targets = model.double(), images[:32].double(), classes[:32]
     exact = float(curvature.curvature_along_gradient(model, loss, inputs, targets))
     difference = float(curvature.finite_difference_curvature(model, loss, inputs, targets))
     error = abs(exact - difference) / abs(difference)
     lab.evidence("L17", [("curvature_relative_error", error)], model=name)
     slope = float(np.polyfit(np.log(list(traces)), np.log(list(traces.values())), 1)[0])
-    rows.append({"model": name, "curvature": exact, "relative error": error, "slope of covariance against B": slope})
+    rows.append(
+        {"model": name, "curvature": exact, "relative error": error, "slope of covariance against B": slope}
+    )
 show_table(rows)
 
 # %% [markdown]
@@ -310,7 +332,9 @@ lstm_runs += lab.train(plans.equal_steps(settings), label="equal updates")
 
 # %%
 slice_of = {"data": settings.data, "train": settings.train, "rate": min(settings.lstm_rates), "epochs": 2.0}
-timed = lab.train([Recipe(batch=batch, **slice_of, **plans.lstm(settings)) for batch in table.batches], label="timing")
+timed = lab.train(
+    [Recipe(batch=batch, **slice_of, **plans.lstm(settings)) for batch in table.batches], label="timing"
+)
 
 # %% [markdown]
 # **Curvature along the gradient**, probed during training on the same 256 images, at the same rate for every batch.
@@ -342,7 +366,9 @@ best_rule.compare(yours["deep-mlp"].winner(), "Over the base rates that are flat
 # %%
 def the_map(model: str, rule: str, base_rate: str, metric: str):
     chosen = [name for name, label in LABELS.items() if rule in (label, "all five")]
-    rate = {scaling.power(rate): rate for rate in judged[model].rates}.get(base_rate)  # None: the highest flat one
+    rate = {scaling.power(rate): rate for rate in judged[model].rates}.get(
+        base_rate
+    )  # None: the highest flat one
     return scaling_figures.heat_map(known[model], yours[model], chosen, rate, metric)
 
 
@@ -441,7 +467,11 @@ for seconds, colour, label in ((past, viz.RECORDED, "recorded"), (own, viz.YOURS
     if faster:
         ax.plot(list(faster), list(faster.values()), color=colour, marker="o", linestyle="-")
         batch = sorted(faster)[1] if label == "recorded" and len(faster) > 2 else max(faster)
-        spot = {"xytext": (-4, 8 if label == "recorded" else -11), "textcoords": "offset points", "ha": "right"}
+        spot = {
+            "xytext": (-4, 8 if label == "recorded" else -11),
+            "textcoords": "offset points",
+            "ha": "right",
+        }
         ax.annotate(label, (batch, faster[batch]), color=colour, fontsize=8, **spot)
     rows += [
         {"source": label, "batch": batch, "seconds per epoch": seconds[batch], "times faster": faster[batch]}

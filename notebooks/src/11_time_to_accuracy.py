@@ -42,9 +42,9 @@ from IPython.display import display
 import labkit
 from labkit import plans, teach
 from labkit.rules.general import published
-from labkit.teach import times, viz
-from labkit.teach.labs import lab11
+from labkit.teach import viz
 from labkit.tta import clock, statistics
+from labs import lab11, times
 
 pd.set_option("display.max_colwidth", None)  # whole sentences in tables
 lab = labkit.start("11", profile, seeds, overrides, record_to, interactive)
@@ -64,8 +64,19 @@ recipe, settings = plans.repeated(lab.settings), lab.settings
 # A **clock rule** says what is on the clock. These are the rules of five public benchmarks, as data in `labkit.tta.clock`:
 
 # %%
-rules = pd.DataFrame([{"clock rule": rule.name, "on the clock": ", ".join(kind for kind in times.KINDS if kind in rule.counts), "time between spans": "yes" if rule.gaps else "no",
-                       "judges": f"each {rule.per}" if rule.per == "run" else "the whole set", "publishes": rule.score, "in words": rule.says} for rule in clock.RULES.values()])
+rules = pd.DataFrame(
+    [
+        {
+            "clock rule": rule.name,
+            "on the clock": ", ".join(kind for kind in times.KINDS if kind in rule.counts),
+            "time between spans": "yes" if rule.gaps else "no",
+            "judges": f"each {rule.per}" if rule.per == "run" else "the whole set",
+            "publishes": rule.score,
+            "in words": rule.says,
+        }
+        for rule in clock.RULES.values()
+    ]
+)
 display(rules)
 
 # %% [markdown]
@@ -87,7 +98,13 @@ def explorer(target, every, rule):
     return times.reading_figure(made_up, target, every, rule, "made-up runs", viz.SERIES[0])
 
 
-teach.explore(explorer, interactive, target=(0.93, [0.90, 0.92, 0.93, 0.94, 0.945]), every=(8, [8, 16, 64, 256]), rule=("dawnbench", list(times.PER_RUN)))
+teach.explore(
+    explorer,
+    interactive,
+    target=(0.93, [0.90, 0.92, 0.93, 0.94, 0.945]),
+    every=(8, [8, 16, 64, 256]),
+    rule=("dawnbench", list(times.PER_RUN)),
+)
 
 # %% [markdown]
 # ## Predict
@@ -106,6 +123,7 @@ rule_guess = teach.predict("11.p2", question, [*clock.RULES, "none"], answer=Non
 # ## Build it
 #
 # Three numbers describe repeated runs: the times (a miss is `math.inf`), their median *with the misses in it*, and the **reach rate**, the share of runs that got there at all. Each curve is a pair (times, values) in the order of the file. Write it in a few lines; the check compares it with `labkit.tta.statistics` on curves that catch the usual slips and on 40 random sets.
+
 
 # %%
 def time_statistics(curves, target):
@@ -126,7 +144,9 @@ teach.check("11.1", time_statistics)
 
 # %%
 runs = lab.train([recipe], repeats=lab.repeats(settings.runs), label="to the target, again and again")
-recorded = [run for run in lab.recorded() if run.header.target and run.spans and run.rows and run.header.arms == 1]
+recorded = [
+    run for run in lab.recorded() if run.header.target and run.spans and run.rows and run.header.arms == 1
+]
 groups = [("yours", runs, viz.YOURS), *([("recorded", recorded, viz.RECORDED)] if recorded else [])]
 
 fig, axes = viz.figure(columns=len(groups))
@@ -138,15 +158,50 @@ for ax, (name, group, colour) in zip(np.atleast_1d(axes), groups):
         if drawn < 12:  # more lines hide each other; the dots are those of all runs
             ax.plot(steps, values, color=colour, marker="", linestyle="-", linewidth=0.3, antialiased=False)
         if math.isfinite(step):
-            ax.plot(step, values[list(steps).index(step)], color="black", marker="o", markersize=3.5, linestyle="", zorder=3)
-        table += [{"seed": run.header.repeat, "first crossing (step)": step, "final validation": values[-1], "final test": run.last("test_accuracy")}] if name == "yours" else []
+            ax.plot(
+                step,
+                values[list(steps).index(step)],
+                color="black",
+                marker="o",
+                markersize=3.5,
+                linestyle="",
+                zorder=3,
+            )
+        table += (
+            [
+                {
+                    "seed": run.header.repeat,
+                    "first crossing (step)": step,
+                    "final validation": values[-1],
+                    "final test": run.last("test_accuracy"),
+                }
+            ]
+            if name == "yours"
+            else []
+        )
     low, top = max(0, target - 0.12), max(times.curve(run)[1].max() for run in group)
     ax.axhline(target, color="black", linewidth=0.9, linestyle="--")
-    ax.set(xlabel="optimizer steps", ylim=(low, top + 0.01), title=f"{name}: {group[0].config['model']}, {len(group)} runs" + (", 12 drawn" if len(group) > 12 else ""))
-    ax.text(0.98, 0.03, f"dashed: target {target:g}\ndots: first crossings", transform=ax.transAxes, ha="right", fontsize=8)
+    ax.set(
+        xlabel="optimizer steps",
+        ylim=(low, top + 0.01),
+        title=f"{name}: {group[0].config['model']}, {len(group)} runs"
+        + (", 12 drawn" if len(group) > 12 else ""),
+    )
+    ax.text(
+        0.98,
+        0.03,
+        f"dashed: target {target:g}\ndots: first crossings",
+        transform=ax.transAxes,
+        ha="right",
+        fontsize=8,
+    )
     reached = [step for step in crossed if math.isfinite(step)]
-    spread = f", the first at step {min(reached):.0f} and the last at step {max(reached):.0f}" if reached else ""
-    parts.append(f"{name}: {len(reached)} of {len(group)} runs cross {target:g}{spread}; {times.kept(group)} end at or above it")
+    spread = (
+        f", the first at step {min(reached):.0f} and the last at step {max(reached):.0f}" if reached else ""
+    )
+    parts.append(
+        f"{name}: {len(reached)} of {len(group)} runs cross {target:g}{spread}; {times.kept(group)} end at or above it"
+    )
 np.atleast_1d(axes)[0].set_ylabel("validation accuracy")
 viz.show(fig, alt="; ".join(parts) + ".", data=pd.DataFrame(table))
 
@@ -189,9 +244,24 @@ def timed_fit(build, load, target, steps, every, save=False):
     with tempfile.TemporaryDirectory() as folder, RunWriter(header, Path(folder) / "run.jsonl") as writer:
         begin = writer.now()
         module = build()
-        callbacks = [TimeToAccuracy(writer, settings.batch, stop_at_target=True), *([SaveAtStartAndAfterEvaluations(Path(folder) / "model.ckpt")] if save else [])]
-        trainer = pl.Trainer(max_steps=steps, max_epochs=-1, val_check_interval=every, check_val_every_n_epoch=None, accelerator="gpu" if lab.device == "cuda" else "cpu", devices=1, logger=False,
-                             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, callbacks=callbacks)
+        callbacks = [
+            TimeToAccuracy(writer, settings.batch, stop_at_target=True),
+            *([SaveAtStartAndAfterEvaluations(Path(folder) / "model.ckpt")] if save else []),
+        ]
+        trainer = pl.Trainer(
+            max_steps=steps,
+            max_epochs=-1,
+            val_check_interval=every,
+            check_val_every_n_epoch=None,
+            accelerator="gpu" if lab.device == "cuda" else "cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            callbacks=callbacks,
+        )
         built = writer.now()
         writer.span("init", begin, built)
         train, validation = load()
@@ -203,8 +273,13 @@ def timed_fit(build, load, target, steps, every, save=False):
 def load():
     """Loaders of this lab's images, scaled to mean 0 and standard deviation 1."""
     data = recipe.load()
-    scaled = [torch.tensor((x / 255 - data.mean) / data.std, dtype=torch.float32) for x in (data.train_x, data.validation_x)]
-    train, validation = (TensorDataset(x, torch.tensor(y)) for x, y in zip(scaled, (data.train_y, data.validation_y)))
+    scaled = [
+        torch.tensor((x / 255 - data.mean) / data.std, dtype=torch.float32)
+        for x in (data.train_x, data.validation_x)
+    ]
+    train, validation = (
+        TensorDataset(x, torch.tensor(y)) for x, y in zip(scaled, (data.train_y, data.validation_y))
+    )
     return DataLoader(train, settings.batch, shuffle=True, drop_last=True), DataLoader(validation, 512)
 
 
@@ -216,7 +291,10 @@ def build():
     return ImageClassification(model, recipe.optimizer, recipe.schedule(), optimizer_options=recipe.options)
 
 
-every, easier = settings.coarse_every[len(settings.coarse_every) // 2], {**recipe.target, "value": round(settings.target - 0.03, 4)}
+every, easier = (
+    settings.coarse_every[len(settings.coarse_every) // 2],
+    {**recipe.target, "value": round(settings.target - 0.03, 4)},
+)
 torch.manual_seed(lab.seeds[0])
 ledger = timed_fit(build, load, easier, recipe.steps, every, save=True)
 fig, alt, data = times.ledger_figure(ledger)
@@ -237,20 +315,30 @@ viz.show(fig, alt=alt, data=data)
 #
 # One row a rule. *Expected* is the expected time to the first success when failures are tried again: the mean success, plus the failures that were paid for on the way. The intervals are 95 %: Wilson's for the reach rate, a bootstrap over whole runs for the median, Vangel's for the variation.
 
+
 # %%
 def report(group):
     rows = []
     for rule in times.PER_RUN:
         row = statistics.summary(times.seconds_to_target(group, rule), times.full_cost(group, rule))
-        rows.append({"clock rule": rule, "runs": row["n"], "reach rate": f"{row['reach_rate']:.2f} [{row['reach_low']:.2f}, {row['reach_high']:.2f}]",
-                     "median s": f"{row['median']:.3g} [{row['median_low']:.3g}, {row['median_high']:.3g}]",
-                     "variation": f"{row['cov']:.2f} [{row['cov_low']:.2f}, {row['cov_high']:.2f}]", "expected s": f"{row['expected']:.3g}"})
+        rows.append(
+            {
+                "clock rule": rule,
+                "runs": row["n"],
+                "reach rate": f"{row['reach_rate']:.2f} [{row['reach_low']:.2f}, {row['reach_high']:.2f}]",
+                "median s": f"{row['median']:.3g} [{row['median_low']:.3g}, {row['median_high']:.3g}]",
+                "variation": f"{row['cov']:.2f} [{row['cov_low']:.2f}, {row['cov_high']:.2f}]",
+                "expected s": f"{row['expected']:.3g}",
+            }
+        )
     return pd.DataFrame(rows)
 
 
 for name, group, _ in groups:
     hardware = group[0].header.hardware
-    print(f"{name}: {group[0].config['model']} on {hardware['cpu']}, {hardware['threads'] or 'all'} thread(s), device {hardware['device']}")
+    print(
+        f"{name}: {group[0].config['model']} on {hardware['cpu']}, {hardware['threads'] or 'all'} thread(s), device {hardware['device']}"
+    )
     display(report(group))
 
 # %%
@@ -258,7 +346,10 @@ seconds = times.seconds_to_target(runs, "dawnbench")
 spread = times.variation(seconds)
 if math.isfinite(spread):
     in_steps = times.variation(times.steps_to_target(runs))
-    variation_guess.compare(round(spread, 3), f"These are the seconds under dawnbench of the {sum(map(math.isfinite, seconds))} of {len(runs)} runs that reached; counted in steps it is {in_steps:.3f}.")
+    variation_guess.compare(
+        round(spread, 3),
+        f"These are the seconds under dawnbench of the {sum(map(math.isfinite, seconds))} of {len(runs)} runs that reached; counted in steps it is {in_steps:.3f}.",
+    )
 else:
     print("fewer than two runs reached the target: there is no variation to speak of")
 
@@ -272,15 +363,29 @@ else:
 # %%
 readme = published("reach_rates.csv")
 cases = [(row.recipe, row.reached, row.runs, viz.LITERATURE) for row in readme.itertuples()]
-cases += [(name, sum(map(math.isfinite, times.steps_to_target(group))), len(group), colour) for name, group, colour in groups[::-1]]
+cases += [
+    (name, sum(map(math.isfinite, times.steps_to_target(group))), len(group), colour)
+    for name, group, colour in groups[::-1]
+]
 fig, (left, right) = viz.figure(columns=2, height=2.9, width_ratios=[3, 2])
 table = []
 for place, (name, reached, count, colour) in enumerate(cases):
     rate = statistics.reach_rate([1.0] * int(reached) + [math.inf] * int(count - reached))
     left.plot([rate.low, rate.high], [place, place], color=colour, marker="", linestyle="-")
     left.plot(rate.value, place, color=colour, marker="o", linestyle="")
-    left.text(rate.value, place - 0.18, f"{reached}/{count}", ha="center", va="bottom", fontsize=8, color=colour)
-    table.append({"recipe": name, "reached": reached, "runs": count, "rate": rate.value, "low": rate.low, "high": rate.high})
+    left.text(
+        rate.value, place - 0.18, f"{reached}/{count}", ha="center", va="bottom", fontsize=8, color=colour
+    )
+    table.append(
+        {
+            "recipe": name,
+            "reached": reached,
+            "runs": count,
+            "rate": rate.value,
+            "low": rate.low,
+            "high": rate.high,
+        }
+    )
 left.set_yticks(range(len(cases)), [case[0].replace(" (", "\n(") for case in cases])
 left.set(xlim=(0, 1.02), ylim=(len(cases) - 0.5, -0.7), xlabel="reach rate, 95 % interval")
 words = []
@@ -293,11 +398,17 @@ for place, (name, group, colour) in enumerate(groups[::-1]):
         right.text(k.value, place - 0.05, f"{k.value:.2f}", ha="left", va="bottom", fontsize=8, color=colour)
         words.append(f"{name} {k.value:.2f} [{k.low:.2f}, {k.high:.2f}] over {k.n} runs")
 right.axvline(0.15, color="black", linewidth=0.9, linestyle="--")
-right.text(0.17, len(groups) - 0.35, "our bound\nfor \"low\"", fontsize=8, va="bottom")
+right.text(0.17, len(groups) - 0.35, 'our bound\nfor "low"', fontsize=8, va="bottom")
 right.set_yticks(range(len(groups)), [group[0] for group in groups[::-1]])
 right.set(xlim=(0, 1), ylim=(len(groups) - 0.3, -0.6), xlabel="variation, 95 % interval")
-alt = "Reach rates: " + "; ".join(f"{row['recipe']} {row['reached']}/{row['runs']} [{row['low']:.2f}, {row['high']:.2f}]" for row in table)
-alt += ". Variation of the seconds under dawnbench: " + ("; ".join(words) or "fewer than two runs reached") + ". The literature's variation is not drawn: no number is known to us."
+alt = "Reach rates: " + "; ".join(
+    f"{row['recipe']} {row['reached']}/{row['runs']} [{row['low']:.2f}, {row['high']:.2f}]" for row in table
+)
+alt += (
+    ". Variation of the seconds under dawnbench: "
+    + ("; ".join(words) or "fewer than two runs reached")
+    + ". The literature's variation is not drawn: no number is known to us."
+)
 viz.show(fig, alt=alt, data=pd.DataFrame(table))
 
 # %% [markdown]
@@ -308,13 +419,24 @@ viz.show(fig, alt=alt, data=pd.DataFrame(table))
 # %%
 known = dict(zip(published("clock_rules_cifar10.csv").part, published("clock_rules_cifar10.csv").seconds))
 with_all, by_rule = known["with validation on the clock"], known["by the DAWNBench rule"]
-lines = [{"run": "cifar10-fast, V100 (README)", "everything": with_all, "by dawnbench": by_rule, "ratio": with_all / by_rule}]
+lines = [
+    {
+        "run": "cifar10-fast, V100 (README)",
+        "everything": with_all,
+        "by dawnbench": by_rule,
+        "ratio": with_all / by_rule,
+    }
+]
 for name, group, _ in groups[::-1]:
     wall, bench = (float(np.median(times.seconds_to_target(group, rule))) for rule in ("wall", "dawnbench"))
     if math.isfinite(bench):
-        lines.append({"run": f"{name}, median", "everything": wall, "by dawnbench": bench, "ratio": wall / bench})
+        lines.append(
+            {"run": f"{name}, median", "everything": wall, "by dawnbench": bench, "ratio": wall / bench}
+        )
 display(pd.DataFrame(lines).round(3))
-print(f"README: {with_all} s - {known['validation']} s of validation + {known['preprocessing']} s of preprocessing = {with_all - known['validation'] + known['preprocessing']} s")
+print(
+    f"README: {with_all} s - {known['validation']} s of validation + {known['preprocessing']} s of preprocessing = {with_all - known['validation'] + known['preprocessing']} s"
+)
 
 # %% [markdown]
 # ### Fool yourself, 1: choose the clock
@@ -326,12 +448,23 @@ fig, alt, data = times.rules_figure(runs)
 viz.show(fig, alt=alt, data=data)
 if recorded:
     print("the recorded runs under the same rules:")
-    display(times.rules_figure(recorded, "recorded", viz.RECORDED)[2][["clock rule", "score", "publishes", "why"]])
+    display(
+        times.rules_figure(recorded, "recorded", viz.RECORDED)[2][["clock rule", "score", "publishes", "why"]]
+    )
 
 # %%
-scores = {rule: clock.score(runs, rule) for rule in clock.RULES if len(runs) > 2 or clock.RULES[rule].score != "drop-extremes"}
-smallest = min((rule for rule, answer in scores.items() if answer), key=lambda rule: scores[rule].seconds, default="none")
-rule_guess.compare(smallest, "What a rule counts matters, and so does how it makes one number of many: dawnbench takes the fastest run, the others a median or a mean.")
+scores = {
+    rule: clock.score(runs, rule)
+    for rule in clock.RULES
+    if len(runs) > 2 or clock.RULES[rule].score != "drop-extremes"
+}
+smallest = min(
+    (rule for rule, answer in scores.items() if answer), key=lambda rule: scores[rule].seconds, default="none"
+)
+rule_guess.compare(
+    smallest,
+    "What a rule counts matters, and so does how it makes one number of many: dawnbench takes the fastest run, the others a median or a mean.",
+)
 
 # %% [markdown]
 # Two lessons. *By what is on the clock*, `algoperf` counts least (update steps only) and `wall` most. *By what is published*, `dawnbench` has an edge that no engineering gives: it takes one run, and the submitter chooses which.
@@ -340,6 +473,7 @@ rule_guess.compare(smallest, "What a rule counts matters, and so does how it mak
 # ### Fool yourself, 2: choose the target
 #
 # Move the target by a point and look at the median of the steps (relative to the one at the announced target or, where that is a miss, to the smallest). Near the ceiling the line breaks off: more than half of the runs miss, so the median is infinite.
+
 
 # %%
 def moved(group):
@@ -357,16 +491,41 @@ for name, group, colour in groups[::-1]:
     if not np.isfinite(medians).any():
         words.append(f"{name}: the median is a miss at every target drawn")
         continue
-    base = medians[list(shifts).index(0.0)] if math.isfinite(medians[list(shifts).index(0.0)]) else np.min(medians)
+    base = (
+        medians[list(shifts).index(0.0)]
+        if math.isfinite(medians[list(shifts).index(0.0)])
+        else np.min(medians)
+    )
     drawn = np.array([m / base if math.isfinite(m) else math.nan for m in medians])
     ax.plot(100 * shifts, drawn, color=colour, marker="o", markersize=3.5, linestyle="-", markevery=1)
     last, top = np.flatnonzero(np.isfinite(drawn))[-1], max(top, np.nanmax(drawn))
-    viz.direct_label(ax, 100 * shifts[last], drawn[last], name + ("" if last == len(shifts) - 1 else ", then a miss"), colour)
+    viz.direct_label(
+        ax,
+        100 * shifts[last],
+        drawn[last],
+        name + ("" if last == len(shifts) - 1 else ", then a miss"),
+        colour,
+    )
     one_less = list(shifts).index(-0.01)
-    table += [{"runs": name, "target": announced + s, "median steps": m, "reach rate": np.mean(np.isfinite(list(f.values())))} for s, m, f in zip(shifts, medians, found.values())]
-    words.append(f"{name}: one point less than {announced:g} takes {drawn[one_less]:.2f} of the median steps, two points less {drawn[list(shifts).index(-0.02)]:.2f}")
+    table += [
+        {
+            "runs": name,
+            "target": announced + s,
+            "median steps": m,
+            "reach rate": np.mean(np.isfinite(list(f.values()))),
+        }
+        for s, m, f in zip(shifts, medians, found.values())
+    ]
+    words.append(
+        f"{name}: one point less than {announced:g} takes {drawn[one_less]:.2f} of the median steps, two points less {drawn[list(shifts).index(-0.02)]:.2f}"
+    )
 ax.axvline(0, color="black", linewidth=0.9, linestyle="--")
-ax.set(xlabel="target moved by (points of accuracy)", ylabel="median steps, relative", xlim=(-5.3, 4), ylim=(0, 1.1 * top))
+ax.set(
+    xlabel="target moved by (points of accuracy)",
+    ylabel="median steps, relative",
+    xlim=(-5.3, 4),
+    ylim=(0, 1.1 * top),
+)
 viz.show(fig, alt="; ".join(words) + ".", data=pd.DataFrame(table))
 
 # %% [markdown]
@@ -378,7 +537,11 @@ viz.show(fig, alt="; ".join(words) + ".", data=pd.DataFrame(table))
 
 # %%
 for name, group, _ in groups:
-    intervals = settings.coarse_every if name == "yours" else sorted({group[0].config["evaluate_every"] * factor for factor in (1, 3, 6)})
+    intervals = (
+        settings.coarse_every
+        if name == "yours"
+        else sorted({group[0].config["evaluate_every"] * factor for factor in (1, 3, 6)})
+    )
     fig, alt, data = times.grid_figure(group, moved(group), intervals, name)
     viz.show(fig, alt=alt, data=data)
 
@@ -386,10 +549,14 @@ for name, group, _ in groups:
 coarsest = max(settings.coarse_every)
 fine_steps = times.steps_to_target(runs, moved(runs)[0])
 coarse_steps = times.steps_to_target(runs, moved(runs)[0], coarsest)
-print(f"target {moved(runs)[0]:g}: variation {times.percent(times.variation(fine_steps))} read every {settings.evaluate_every} steps, {times.percent(times.variation(coarse_steps))} read every {coarsest}")
+print(
+    f"target {moved(runs)[0]:g}: variation {times.percent(times.variation(fine_steps))} read every {settings.evaluate_every} steps, {times.percent(times.variation(coarse_steps))} read every {coarsest}"
+)
 passed = times.steps_to_target(runs, every=coarsest)
 share = statistics.evaluation_share(times.seconds_to_target(runs, "dawnbench", every=coarsest), passed)
-print(f"target {settings.target:g}, read every {coarsest} steps: {'there is no spread to share' if math.isnan(share) else f'{share:.0%} of the variance of the seconds is only which evaluation passed'} (claim D05)")
+print(
+    f"target {settings.target:g}, read every {coarsest} steps: {'there is no spread to share' if math.isnan(share) else f'{share:.0%} of the variance of the seconds is only which evaluation passed'} (claim D05)"
+)
 
 # %% [markdown]
 # **A lower variation is not a better measurement.** Evaluate so rarely that every run passes at the same evaluation, and the variation is 0: a property of your schedule. When the runs split over two evaluations, it jumps up again, without any change in the training. At a coarse interval almost all of the variance is *which evaluation passed*.
@@ -412,13 +579,24 @@ for name, group, colour in groups[::-1]:
     ax.plot(counts, best, color=colour, marker="o", markersize=3.5, linestyle="-", markevery=1)
     ax.plot(counts, theory, color=colour, marker="", linestyle="--", linewidth=0.9)
     viz.direct_label(ax, counts[-1], best[-1] - (0.1 if name == "yours" else 0), name, colour)
-    table += [{"runs": name, "n": n, "best / mean": b, "normal theory": t} for n, b, t in zip(counts, best, theory)]
+    table += [
+        {"runs": name, "n": n, "best / mean": b, "normal theory": t} for n, b, t in zip(counts, best, theory)
+    ]
     n = min(5, len(found))
-    words.append(f"{name}: the best of {n} runs takes {best[n - 1]:.2f} of the mean (normal theory {theory[n - 1]:.2f}), the best of all {len(found)} takes {best[-1]:.2f}")
+    words.append(
+        f"{name}: the best of {n} runs takes {best[n - 1]:.2f} of the mean (normal theory {theory[n - 1]:.2f}), the best of all {len(found)} takes {best[-1]:.2f}"
+    )
 ax.text(0.02, 0.05, "dashed: normal theory", transform=ax.transAxes, fontsize=8)
 ax.xaxis.get_major_locator().set_params(integer=True)
-ax.set(xlabel="runs from which the best is shown", ylabel="expected time / mean", ylim=(0, 1.05), xlim=(0.5, max([len(group) for _, group, _ in groups]) * 1.2))
-viz.show(fig, alt=("; ".join(words) or "fewer than two runs reached the target") + ".", data=pd.DataFrame(table))
+ax.set(
+    xlabel="runs from which the best is shown",
+    ylabel="expected time / mean",
+    ylim=(0, 1.05),
+    xlim=(0.5, max([len(group) for _, group, _ in groups]) * 1.2),
+)
+viz.show(
+    fig, alt=("; ".join(words) or "fewer than two runs reached the target") + ".", data=pd.DataFrame(table)
+)
 
 # %% [markdown]
 # Whoever has the larger spread gains the more by choosing. A benchmark that takes one chosen run rewards *unreliable* recipes and large budgets. Say how many runs you made, and publish the median.
@@ -435,25 +613,60 @@ for place, (name, group, colour) in enumerate(groups):
     for x, share in ((0, rate), (1, end)):
         left.bar(x + 0.4 * place, share, 0.36, color=colour)
         left.text(x + 0.4 * place, share + 0.02, f"{share:.0%}", ha="center", fontsize=8)
-    validation, test = ([100 * value for value in values] for values in zip(*((times.curve(run)[1][-1], run.last("test_accuracy")) for run in group)))
+    validation, test = (
+        [100 * value for value in values]
+        for values in zip(*((times.curve(run)[1][-1], run.last("test_accuracy")) for run in group))
+    )
     counts = range(1, len(group) + 1)
-    gains = {part: [times.picked_by(validation, values, n) - np.mean(values) for n in counts] for part, values in (("validation", validation), ("test", test))}
+    gains = {
+        part: [times.picked_by(validation, values, n) - np.mean(values) for n in counts]
+        for part, values in (("validation", validation), ("test", test))
+    }
     for part, line, mark in (("validation", "-", "o"), ("test", "--", "s")):
-        right.plot(counts, gains[part], color=colour, linestyle=line, marker=mark, markersize=3, markevery=max(1, len(group) // 10))
-        viz.direct_label(right, counts[-1], gains[part][-1], part if len(groups) == 1 else f"{name}: {part}", colour)
+        right.plot(
+            counts,
+            gains[part],
+            color=colour,
+            linestyle=line,
+            marker=mark,
+            markersize=3,
+            markevery=max(1, len(group) // 10),
+        )
+        viz.direct_label(
+            right, counts[-1], gains[part][-1], part if len(groups) == 1 else f"{name}: {part}", colour
+        )
     peak = 100 * np.mean([times.curve(run)[1].max() - times.curve(run)[1][-1] for run in group])
     cost = times.full_cost(group, "dawnbench")
     expected = statistics.expected_time(times.seconds_to_target(group, "dawnbench"), cost)
     fastest = min(times.seconds_to_target(group, "dawnbench"))
-    table.append({"runs": name, "reach rate": rate, "end above": end, "peak - final (points)": peak, "gain on validation": gains["validation"][-1], "gain on test": gains["test"][-1], "fastest s": fastest, "expected s": expected})
-    words.append(f"{name}: {rate:.0%} of the runs cross the target and {end:.0%} end at or above it; the peak of a curve is {peak:.1f} points above its end; the best of {len(group)} by validation is {gains['validation'][-1]:+.1f} points on validation "
-                 f"and {gains['test'][-1]:+.1f} on test; the fastest run takes {times.in_seconds(fastest)}, the expected time with failures is {times.in_seconds(expected)}")
-left.set_xticks([0.2 * (len(groups) - 1), 1 + 0.2 * (len(groups) - 1)], ["cross the\ntarget", "end at or\nabove it"])
+    table.append(
+        {
+            "runs": name,
+            "reach rate": rate,
+            "end above": end,
+            "peak - final (points)": peak,
+            "gain on validation": gains["validation"][-1],
+            "gain on test": gains["test"][-1],
+            "fastest s": fastest,
+            "expected s": expected,
+        }
+    )
+    words.append(
+        f"{name}: {rate:.0%} of the runs cross the target and {end:.0%} end at or above it; the peak of a curve is {peak:.1f} points above its end; the best of {len(group)} by validation is {gains['validation'][-1]:+.1f} points on validation "
+        f"and {gains['test'][-1]:+.1f} on test; the fastest run takes {times.in_seconds(fastest)}, the expected time with failures is {times.in_seconds(expected)}"
+    )
+left.set_xticks(
+    [0.2 * (len(groups) - 1), 1 + 0.2 * (len(groups) - 1)], ["cross the\ntarget", "end at or\nabove it"]
+)
 left.set(ylim=(0, 1.15), ylabel="share of the runs")
 left.set_axisbelow(True)
 right.xaxis.get_major_locator().set_params(integer=True)
 right.axhline(0, color="black", linewidth=0.7)
-right.set(xlabel="runs from which the best by validation is taken", ylabel="gain over the mean (points)", xlim=(0.5, max(len(group) for _, group, _ in groups) * 1.55))
+right.set(
+    xlabel="runs from which the best by validation is taken",
+    ylabel="gain over the mean (points)",
+    xlim=(0.5, max(len(group) for _, group, _ in groups) * 1.55),
+)
 viz.show(fig, alt="; ".join(words) + ".", data=pd.DataFrame(table))
 
 # %% [markdown]
@@ -461,14 +674,20 @@ viz.show(fig, alt="; ".join(words) + ".", data=pd.DataFrame(table))
 #
 # ### The same explorer, on your runs
 
+
 # %%
 def own(target, every, rule):
     return times.reading_figure(runs, target, every, rule, "yours", viz.YOURS)
 
 
 factors = (1, 2, 8, 32)
-teach.explore(own, interactive, target=(settings.target, sorted({*moved(runs)[1:], settings.target})), every=(settings.evaluate_every, [settings.evaluate_every * factor for factor in factors]),
-              rule=("dawnbench", list(times.PER_RUN)))
+teach.explore(
+    own,
+    interactive,
+    target=(settings.target, sorted({*moved(runs)[1:], settings.target})),
+    every=(settings.evaluate_every, [settings.evaluate_every * factor for factor in factors]),
+    rule=("dawnbench", list(times.PER_RUN)),
+)
 
 # %% [markdown]
 # ### The claims of this lab
@@ -491,17 +710,27 @@ display(lab.board()[["claim", "statement", "verdict", "evidence", "scale gap"]])
 #
 # Replace the two functions below by yours. Anything that Lightning trains will do, as long as it logs the target's metric during validation.
 
+
 # %%
 class YourModule(pl.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(math.prod(shape), 32), torch.nn.Tanh(), torch.nn.Linear(32, 10))
+        self.net = torch.nn.Sequential(
+            torch.nn.Flatten(),
+            torch.nn.Linear(math.prod(shape), 32),
+            torch.nn.Tanh(),
+            torch.nn.Linear(32, 10),
+        )
 
     def training_step(self, batch, index):
         return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
     def validation_step(self, batch, index):
-        self.log("validation_accuracy", (self.net(batch[0]).argmax(1) == batch[1]).float().mean(), batch_size=len(batch[1]))
+        self.log(
+            "validation_accuracy",
+            (self.net(batch[0]).argmax(1) == batch[1]).float().mean(),
+            batch_size=len(batch[1]),
+        )
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=3e-3)
@@ -548,6 +777,7 @@ teach.check("11.2", by_hand)
 #
 # A run that fails costs `budget` seconds and is tried again with a new seed until one succeeds. Write the expected total time, given the times of some runs (a miss is `math.inf`).
 
+
 # %%
 def expected_seconds(run_times, budget):
     """Expected seconds until the first success, failures paid for."""
@@ -571,7 +801,12 @@ print({"honest": lab11.honest(runs), **lab11.grid(runs)})
 # %%
 # STUB: choices = {"rule": ..., "target": ..., "every": ..., "pick": ...}
 # BEGIN SOLUTION
-choices = {"rule": "algoperf", "target": lab11.grid(runs)["target"][0], "every": settings.evaluate_every, "pick": "best"}
+choices = {
+    "rule": "algoperf",
+    "target": lab11.grid(runs)["target"][0],
+    "every": settings.evaluate_every,
+    "pick": "best",
+}
 # END SOLUTION
 teach.check("11.4", {**choices, "runs": runs})
 print(lab11.won(runs, choices))
@@ -585,12 +820,17 @@ print(lab11.won(runs, choices))
 # %%
 print(lab11.entry())
 
+
 # %%
 def reasons(entry):
     """Why this entry is refused; an empty list allows it."""
     # STUB: return ...
     # BEGIN SOLUTION
-    found = [f"{field} is not what was announced" for field, value in entry["announced"].items() if entry[field] != value]
+    found = [
+        f"{field} is not what was announced"
+        for field, value in entry["announced"].items()
+        if entry[field] != value
+    ]
     if not entry["before"]:
         found.append("announced after the runs")
     if entry["pick"] not in ("median", "expected"):

@@ -82,8 +82,16 @@ def reread(runs: Sequence[Run], values: Sequence[float], intervals: Sequence[int
         for every in intervals:
             steps = steps_to_target(runs, value, every)
             row = statistics.summary(steps)
-            rows.append({"target": value, "every": every, "variation": row["cov"], "reach": row["reach_rate"],
-                         "median steps": row["median"], "end above": kept(runs, value) / len(runs)})
+            rows.append(
+                {
+                    "target": value,
+                    "every": every,
+                    "variation": row["cov"],
+                    "reach": row["reach_rate"],
+                    "median steps": row["median"],
+                    "end above": kept(runs, value) / len(runs),
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -92,7 +100,7 @@ def picked_by(choose_on: Sequence[float], value: Sequence[float], n: int) -> flo
     order = np.argsort(-np.asarray(choose_on, float), kind="stable")
     total = len(order)
     ways = [math.comb(total - 1 - i, n - 1) / math.comb(total, n) for i in range(total - n + 1)]
-    return float(np.dot(ways, np.asarray(value, float)[order[:len(ways)]]))
+    return float(np.dot(ways, np.asarray(value, float)[order[: len(ways)]]))
 
 
 def segments(run: Run, rule: str, until: float) -> list[tuple[float, float]]:
@@ -186,12 +194,23 @@ def rules_figure(runs: Sequence[Run], name: str = "yours", colour: str = viz.YOU
         text += f"\n{len(times) - len(ok)} of {len(times)} missed" if len(ok) < len(times) else ""
         ax.text(1.02, place, text, transform=ax.get_yaxis_transform(), va="center", fontsize=8)
         why = f" because {score.reason}" if score.reason and not score else ""
-        table.append({"clock rule": rule, "score": about.score, "publishes": str(score), "why": score.reason,
-                      "median": float(np.median(times)) if times else math.nan, "reached": len(ok) if times else ""})
+        table.append(
+            {
+                "clock rule": rule,
+                "score": about.score,
+                "publishes": str(score),
+                "why": score.reason,
+                "median": float(np.median(times)) if times else math.nan,
+                "reached": len(ok) if times else "",
+            }
+        )
         words.append(f"{rule} ({about.score}) publishes {score if score.seconds is not None else 'nothing'}{why}")
     ax.set_yticks(range(len(clock.RULES)), list(clock.RULES))
-    ax.set(ylim=(len(clock.RULES) - 0.5, -0.5), title=f"{name}: {len(runs)} runs, one set of spans",
-           xlabel="seconds to the first crossing; a dot is a run, a diamond what is published")
+    ax.set(
+        ylim=(len(clock.RULES) - 0.5, -0.5),
+        title=f"{name}: {len(runs)} runs, one set of spans",
+        xlabel="seconds to the first crossing; a dot is a run, a diamond what is published",
+    )
     ax.set_xlim(left=0)
     return fig, f"{name}, {len(runs)} runs: {'; '.join(words)}.", pd.DataFrame(table)
 
@@ -210,8 +229,11 @@ def grid_figure(runs: Sequence[Run], values: Sequence[float], intervals: Sequenc
     ax.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     ax.set_yticks(range(len(intervals)), [f"{every}" for every in sorted(intervals)])
     ax.grid(False)
-    ax.set(xlabel="target (validation accuracy)", ylabel="steps between evaluations",
-           title=f"{name}: variation of the steps to target (reach rate)")
+    ax.set(
+        xlabel="target (validation accuracy)",
+        ylabel="steps between evaluations",
+        title=f"{name}: variation of the steps to target (reach rate)",
+    )
     parts = []
     for every, rows in table.groupby("every"):
         pairs = (f"{percent(row.variation)} ({row.reach:.0%})" for row in rows.itertuples())
@@ -228,13 +250,20 @@ def reading_figure(runs: Sequence[Run], target: float, every: int, rule: str, na
     fig, ax = viz.figure(height=2.8)
     ax.step([0, *ok, max(cost)], [*share, share[-1]], where="post", color=colour, linestyle="-", marker="")
     ax.axhline(0.5, color="black", linewidth=0.7, linestyle=":")
-    ax.set(xlabel=f"seconds under {rule}", ylabel="runs that have reached", ylim=(0, 1.05), xlim=(0, max(cost)),
-           title=f"{name}: target {target:g}, evaluated every {every} steps")
+    ax.set(
+        xlabel=f"seconds under {rule}",
+        ylabel="runs that have reached",
+        ylim=(0, 1.05),
+        xlim=(0, max(cost)),
+        title=f"{name}: target {target:g}, evaluated every {every} steps",
+    )
     if math.isfinite(row["median"]):
         ax.plot(row["median"], 0.5, color="black", marker="D", linestyle="")
         viz.direct_label(ax, row["median"], 0.44, f"median {row['median']:.3g} s", "black")
     rate = f"{row['reach_rate']:.0%} [{row['reach_low']:.0%}, {row['reach_high']:.0%}]"
-    words = (f"{name}, target {target:g}, evaluated every {every} steps, clock {rule}: reach rate {rate}, "
-             f"median {in_seconds(row['median'])}, variation {percent(row['cov'])}, "
-             f"expected with failures {in_seconds(row['expected'])}, n = {row['n']}.")
+    words = (
+        f"{name}, target {target:g}, evaluated every {every} steps, clock {rule}: reach rate {rate}, "
+        f"median {in_seconds(row['median'])}, variation {percent(row['cov'])}, "
+        f"expected with failures {in_seconds(row['expected'])}, n = {row['n']}."
+    )
     return fig, words, pd.DataFrame([row])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from labkit.runs import Header, Row, Run, Span
-from labkit.teach import times as reading
 from labkit.teach.exercises import exercise
+from labs import times as reading
 from labkit.tta import clock, statistics
 
 BAND = 0.02
@@ -68,9 +68,18 @@ def times_median_reach(answer: Callable) -> str | None:
 # 11.2: a ledger that is read by hand. Seconds; nothing happens between 12 and 12.5; the crossing is at 19.5.
 LEDGER = Run(
     Header("11", {}, source="simulated", target={"metric": "accuracy", "value": 0.9, "higher": True}),
-    [Span("init", 0, 2), Span("data", 2, 3), Span("train", 3, 9), Span("evaluate", 9, 10), Span("checkpoint", 10, 12),
-     Span("train", 12.5, 18.5), Span("evaluate", 18.5, 19.5)],
-    [Row(100, 1, 100, 10, "accuracy", 0.85), Row(200, 2, 200, 19.5, "accuracy", 0.9)], "finished")
+    [
+        Span("init", 0, 2),
+        Span("data", 2, 3),
+        Span("train", 3, 9),
+        Span("evaluate", 9, 10),
+        Span("checkpoint", 10, 12),
+        Span("train", 12.5, 18.5),
+        Span("evaluate", 18.5, 19.5),
+    ],
+    [Row(100, 1, 100, 10, "accuracy", 0.85), Row(200, 2, 200, 19.5, "accuracy", 0.9)],
+    "finished",
+)
 LEDGER_MISTAKES = {
     ("wall", 19.0): "the wall clock does not stop between spans: 0.5 s passed there in which nothing was recorded",
     ("dawnbench", 19.5): "that is the wall clock; dawnbench leaves evaluation, checkpoints and unrecorded time out",
@@ -121,8 +130,12 @@ def grid(runs: Sequence[Run]) -> dict[str, list]:
     """What the benchmark of 11.4 leaves open; the target may lie within `BAND` of the announced one."""
     announced, every = runs[0].header.target["value"], runs[0].config.get("evaluate_every", 1)
     targets = [round(announced + shift, 6) for shift in (-BAND, -BAND / 2, 0.0, BAND / 2, BAND)]
-    return {"rule": list(reading.PER_RUN), "target": targets, "every": [every * n for n in (1, 2, 4, 8, 32)],
-            "pick": list(PICKS)}
+    return {
+        "rule": list(reading.PER_RUN),
+        "target": targets,
+        "every": [every * n for n in (1, 2, 4, 8, 32)],
+        "pick": list(PICKS),
+    }
 
 
 def honest(runs: Sequence[Run]) -> dict:
@@ -154,8 +167,10 @@ def least(runs: Sequence[Run]) -> tuple[float, dict]:
         cost = reading.full_cost(runs, rule)
         for target, every in itertools.product(options["target"], options["every"]):
             times = reading.seconds_to_target(runs, rule, target, every)
-            found += [(float(PICKS[pick](times, cost)), dict(zip(FIELDS, (rule, target, every, pick), strict=True)))
-                      for pick in options["pick"]]
+            found += [
+                (float(PICKS[pick](times, cost)), dict(zip(FIELDS, (rule, target, every, pick), strict=True)))
+                for pick in options["pick"]
+            ]
     return min(found, key=lambda pair: pair[0])
 
 
@@ -211,8 +226,9 @@ CHEATS = {
     "runs were added to the announced twelve until the number was good": entry(runs=15),
     "everything was announced after the runs were seen": entry(before=False),
     "a single run was announced: it has no reach rate and no spread": entry({"runs": 1}),
-    "the median run passes at its first evaluation: its variation of 0 is only the interval":
-        entry({"every": 256}, evaluations=1),
+    "the median run passes at its first evaluation: its variation of 0 is only the interval": entry(
+        {"every": 256}, evaluations=1
+    ),
     "the number was read on the very images that the recipe was tuned on": entry(read_on="validation"),
 }
 
@@ -231,20 +247,53 @@ def forbids_the_cheats(answer: Callable) -> str | None:
     return None
 
 
-EXERCISES = {item.id: item for item in (
-    exercise("11.1", "first crossing, median, reach rate", times_median_reach, (
-        "Per curve: the first time whose value is >= the target, else math.inf: `next(iterator, math.inf)`.",
-        "np.median of the times, misses and all, is the median; the reach rate is the share of finite times.")),
-    exercise("11.2", "one ledger, four clocks", ledger_by_hand, (
-        "Write the seven spans in a row and cross out, per rule, what it does not count.",
-        "wall and mlperf lose nothing between their start and the crossing; dawnbench and algoperf add up spans.")),
-    exercise("11.3", "expected time with failures", expected_with_failures, (
-        "A success of probability p comes after (1-p)/p failures on average.",
-        "Mean of the times that reached, plus (1-p)/p times the budget.")),
-    exercise("11.4", "win without training faster", win_without_training, (
-        "Change one choice at a time and keep what publishes less; start with the pick.",
-        "Which clock counts least? Which target is crossed first? How many looks at each curve? Which run?")),
-    exercise("11.5", "the rule that forbids it", forbids_the_cheats, (
-        "Compare every field that was handed in with the announcement, and ask when that was made.",
-        "Then what no announcement heals: the pick, how many runs, how many evaluations, which images.")),
-)}
+EXERCISES = {
+    item.id: item
+    for item in (
+        exercise(
+            "11.1",
+            "first crossing, median, reach rate",
+            times_median_reach,
+            (
+                "Per curve: the first time whose value is >= the target, else math.inf: `next(iterator, math.inf)`.",
+                "np.median of the times, misses and all, is the median; the reach rate is the share of finite times.",
+            ),
+        ),
+        exercise(
+            "11.2",
+            "one ledger, four clocks",
+            ledger_by_hand,
+            (
+                "Write the seven spans in a row and cross out, per rule, what it does not count.",
+                "wall and mlperf lose nothing between their start and the crossing; dawnbench and algoperf add up spans.",
+            ),
+        ),
+        exercise(
+            "11.3",
+            "expected time with failures",
+            expected_with_failures,
+            (
+                "A success of probability p comes after (1-p)/p failures on average.",
+                "Mean of the times that reached, plus (1-p)/p times the budget.",
+            ),
+        ),
+        exercise(
+            "11.4",
+            "win without training faster",
+            win_without_training,
+            (
+                "Change one choice at a time and keep what publishes less; start with the pick.",
+                "Which clock counts least? Which target is crossed first? How many looks at each curve? Which run?",
+            ),
+        ),
+        exercise(
+            "11.5",
+            "the rule that forbids it",
+            forbids_the_cheats,
+            (
+                "Compare every field that was handed in with the announcement, and ask when that was made.",
+                "Then what no announcement heals: the pick, how many runs, how many evaluations, which images.",
+            ),
+        ),
+    )
+}

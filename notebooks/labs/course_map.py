@@ -60,8 +60,19 @@ def table(labs: Mapping, costs: Mapping, profile: str, gflops: float | None = No
         name = " ".join(_SHORT.get(word, word) for word in entry.name.split("_"))
         route = next(route for route in _STYLES if route in entry.routes)
         needs = " ".join(entry.needs)
-        rows.append({"lab": number, "name": name, "route": route, "needs": needs, "written": entry.exists,
-                     "seconds": seconds, "scaled": scale is not None, "cost": words, "cpu": cost.get("cpu", "")})
+        rows.append(
+            {
+                "lab": number,
+                "name": name,
+                "route": route,
+                "needs": needs,
+                "written": entry.exists,
+                "seconds": seconds,
+                "scaled": scale is not None,
+                "cost": words,
+                "cpu": cost.get("cpu", ""),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -71,9 +82,15 @@ def summary(labs: Mapping, rows: pd.DataFrame) -> pd.DataFrame:
     for route, numbers in routes(labs).items():
         part = by_number.loc[numbers]
         measured = int(part["seconds"].notna().sum())
-        result.append({"route": f"{'an' if route == 'evening' else 'a'} {route}", "labs, in order": " ".join(numbers),
-                       "written": f"{part['written'].sum()} of {len(part)}", "measured": f"{measured} of {len(part)}",
-                       "seconds of those": round(part["seconds"].sum()) if measured else "not measured yet"})
+        result.append(
+            {
+                "route": f"{'an' if route == 'evening' else 'a'} {route}",
+                "labs, in order": " ".join(numbers),
+                "written": f"{part['written'].sum()} of {len(part)}",
+                "measured": f"{measured} of {len(part)}",
+                "seconds of those": round(part["seconds"].sum()) if measured else "not measured yet",
+            }
+        )
     return pd.DataFrame(result)
 
 

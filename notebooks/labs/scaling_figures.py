@@ -14,7 +14,7 @@ from matplotlib.patheffects import withStroke
 from labkit.errors import choose
 from labkit.optim.factorial import LABELS, RULES
 from labkit.teach import viz
-from labkit.teach.scaling import Map, power
+from labs.scaling import Map, power
 
 METRICS = {"test accuracy": "test_accuracy", "training loss": "train_loss"}
 STYLES = {

@@ -6,7 +6,7 @@ from numbers import Real
 from labkit.optim.factorial import LABELS
 from labkit.optim.schedules import Baseline, Schedule, legw
 from labkit.teach.exercises import exercise
-from labkit.teach.scaling import power
+from labs.scaling import power
 
 
 def same(a, b) -> bool:

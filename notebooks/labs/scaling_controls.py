@@ -12,8 +12,8 @@ import pandas as pd
 from labkit.optim.curvature import running_median
 from labkit.rules.scaling import standard_error
 from labkit.teach import viz
-from labkit.teach.scaling import Map, accuracy_at_loss, power
-from labkit.teach.scaling_figures import accuracy_axis, batch_axis, hollow, legend
+from labs.scaling import Map, accuracy_at_loss, power
+from labs.scaling_figures import accuracy_axis, batch_axis, hollow, legend
 
 
 def equal_footing(recorded: Mapping[str, Map], yours: Mapping[str, Map]):

@@ -53,7 +53,8 @@ def _allreduce(answer) -> str | None:
         )
         return f"{case}, not {wanted:.6g}: " + next(
             (why for value, why in mistakes if _near(given, value)),
-            "each of 2 (ranks - 1) rounds costs one latency and size / ranks bytes")
+            "each of 2 (ranks - 1) rounds costs one latency and size / ranks bytes",
+        )
     return _alone(answer)
 
 
@@ -88,16 +89,34 @@ def _fooled(answer) -> str | None:
 EXERCISES = {
     item.id: item
     for item in (
-        exercise("00.1", "nanoseconds per byte as GB/s", _bandwidth,
-                 ("Write both as fractions: one is seconds over bytes, the other bytes over seconds.",
-                  "The 1e-9 of the nanosecond and the 1e9 of the gigabyte cancel exactly: what is left is 1 / x.")),
-        exercise("00.2", "the price of an all-reduce", _allreduce,
-                 ("Count messages first: how many rounds until every piece has passed everyone, twice?",
-                  "2 (ranks - 1) rounds; each costs latency * 1e-6 + (size / ranks) / (bandwidth * 1e9) seconds.")),
-        exercise("00.3", "make the doctor lie", _fooled,
-                 ("What does a copy measure when source and target fit into the cache? What does a matrix product "
-                  "measure when it is so small that calling it takes longer than computing it?",
-                  "doctor.measure(gemm=16, copy_mib=1, repeats=3) fools two of the five numbers, in opposite "
-                  "directions; compare it with the numbers of this notebook.")),
+        exercise(
+            "00.1",
+            "nanoseconds per byte as GB/s",
+            _bandwidth,
+            (
+                "Write both as fractions: one is seconds over bytes, the other bytes over seconds.",
+                "The 1e-9 of the nanosecond and the 1e9 of the gigabyte cancel exactly: what is left is 1 / x.",
+            ),
+        ),
+        exercise(
+            "00.2",
+            "the price of an all-reduce",
+            _allreduce,
+            (
+                "Count messages first: how many rounds until every piece has passed everyone, twice?",
+                "2 (ranks - 1) rounds; each costs latency * 1e-6 + (size / ranks) / (bandwidth * 1e9) seconds.",
+            ),
+        ),
+        exercise(
+            "00.3",
+            "make the doctor lie",
+            _fooled,
+            (
+                "What does a copy measure when source and target fit into the cache? What does a matrix product "
+                "measure when it is so small that calling it takes longer than computing it?",
+                "doctor.measure(gemm=16, copy_mib=1, repeats=3) fools two of the five numbers, in opposite "
+                "directions; compare it with the numbers of this notebook.",
+            ),
+        ),
     )
 }
