@@ -2,6 +2,7 @@
 second path to a result.
 """
 
+import base64
 import contextlib
 import datetime
 import json
@@ -253,42 +254,46 @@ def record(name: str) -> Path:
     return target
 
 
-def refresh_outputs() -> list[Path]:
-    """Run every reader's copy at `quick`, keep its small outputs in the committed notebook, and its measured cost in
-    `data/results/costs.json`.
+def refresh_outputs(names: Sequence[str] = ()) -> list[Path]:
+    """Run readers' copies at `quick` (all, or the labs named), keep their small outputs in the committed notebooks, the
+    figures of cells tagged `figure:NAME` in `data/figures`, and the measured cost in `data/results/costs.json`.
     """
     import nbformat
 
+    from labkit import doctor
     from labkit.teach import notebooks
 
-    kept, costs = [], labs.costs()
-    for entry in labs.course().values():
-        if not entry.exists:
-            continue
+    facts, kept = machine.hardware(), []
+    place = {"cpu": facts["cpu"], "threads": facts["threads"], "gflops": round(doctor.matrix_multiply(1024, 5), 1)}
+    for entry in [labs.find(name) for name in names] or [entry for entry in labs.course().values() if entry.exists]:
         with tempfile.TemporaryDirectory(prefix="labkit-") as scratch:
             target, begin = Path(scratch) / "executed.ipynb", time.perf_counter()
-            execute(
-                entry.notebook,
-                target,
-                {"profile": "quick", "seeds": "0", "overrides": {}, "record_to": str(Path(scratch) / "runs")},
-            )
+            request = {"profile": "quick", "seeds": "0", "overrides": {}, "record_to": str(Path(scratch) / "runs")}
+            execute(entry.notebook, target, request)
             seconds = time.perf_counter() - begin
             clean = notebooks.build(paths.notebooks() / "src" / f"{entry.stem}.py", solutions=False)
-            entry.notebook.write_text(
-                notebooks.dumps(notebooks.keep_outputs(nbformat.read(target, as_version=4), clean)),
-                encoding="utf-8",
-                newline="\n",
-            )
-        facts = machine.hardware()
-        costs.setdefault(entry.number, {})["quick"] = {
-            "seconds": round(seconds, 1),
-            "cpu": facts["cpu"],
-            "threads": facts["threads"],
-        }
-        kept.append(entry.notebook)
-    path = paths.data() / "results" / "costs.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(costs, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            notebook = notebooks.keep_outputs(nbformat.read(target, as_version=4), clean)
+        entry.notebook.write_text(notebooks.dumps(notebook), encoding="utf-8", newline="\n")
+        kept += [entry.notebook, *keep_figures(notebook)]
+        costs = labs.costs()
+        costs.setdefault(entry.number, {})["quick"] = {"seconds": round(seconds, 1), **place}
+        path = paths.data() / "results" / "costs.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(costs, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return kept
+
+
+def keep_figures(notebook) -> list[Path]:
+    """Write the last figure of each cell tagged `figure:NAME` to `data/figures/NAME.png`, for the README."""
+    kept = []
+    for cell in notebook.cells:
+        images = [o["data"]["image/png"] for o in cell.get("outputs", ()) if "image/png" in o.get("data", {})]
+        for tag in cell.metadata.get("tags", ()):
+            if tag.startswith("figure:") and images:
+                path = paths.data() / "figures" / f"{tag.removeprefix('figure:')}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(base64.b64decode(images[-1]))
+                kept.append(path)
     return kept
 
 

@@ -143,7 +143,7 @@ def notebooks(arguments) -> int:
     for path in builder.write(paths.notebooks() / "src", paths.notebooks()):
         say(f"built {path}")
     if not arguments.sources_only:
-        for path in batch.refresh_outputs():
+        for path in batch.refresh_outputs(arguments.labs):
             say(f"kept the outputs of {path}")
     for path in readme.refresh():
         say(f"wrote {path}")
@@ -206,6 +206,7 @@ def parser() -> Parser:
     six.add_argument("select", nargs="*", metavar="PYTEST_ARGUMENT")
     seven = verb(notebooks, "notebooks", "build the notebooks from their sources and refresh their outputs")
     seven.add_argument("--sources-only", action="store_true", help="do not run them")
+    seven.add_argument("labs", nargs="*", metavar="LAB", help="run only these")
     eight = verb(badges, "badges", "write the repository's public address into README and notebooks")
     eight.add_argument("repo", metavar="OWNER/NAME")
     nine = verb(record, "record", "pack your finished runs of a lab into data/results, to be committed")

@@ -66,7 +66,7 @@ def test_seconds_are_scaled_only_where_the_other_machines_peak_is_recorded():
     assert rows.loc["00", "cost"] == "about 40 s" and rows.loc["00", "scaled"]
     assert rows.loc["01", "cost"] == "30 s" and not rows.loc["01", "scaled"]
     assert rows.loc["02", "cost"] == "planned" and math.isnan(rows.loc["02", "seconds"])  # whatever costs.json says
-    assert rows.loc["03", "cost"] == "not measured yet"
+    assert rows.loc["03", "cost"] == "no time yet"
     assert course_map.table(SMALL, COSTS, "quick").set_index("lab").loc["00", "cost"] == "20 s"
 
 
@@ -78,7 +78,7 @@ def test_the_routes_seconds_are_those_of_the_measured_labs():
     assert list(found["seconds of those"]) == [40, 47, 47]
     assert list(found["measured"]) == ["1 of 3", "2 of 8", "2 of 17"]
     smoke = course_map.summary(everything, course_map.table(everything, costs, "smoke"))
-    assert set(smoke["seconds of those"]) == {"not measured yet"}
+    assert set(smoke["seconds of those"]) == {"no time yet"}
 
 
 def test_the_map_draws_every_lab_once_and_an_arrow_for_every_need():
@@ -91,7 +91,7 @@ def test_the_map_draws_every_lab_once_and_an_arrow_for_every_need():
         assert drawn.count(f"{row.lab} {row.name} {row.cost}") == 1
     arrows = [text for text in ax.texts if getattr(text, "arrow_patch", None) is not None]
     assert len(arrows) == sum(len(entry.needs) for entry in everything.values())
-    assert "not measured yet" in alt and len(data) == len(everything)
+    assert "no time yet" in alt and len(data) == len(everything)
     viz.render(fig)
 
 

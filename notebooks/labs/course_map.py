@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from ..errors import WorkError
+from labkit.errors import WorkError
 
 # In this order; each route holds the one before it. `data/labs.yaml` says the same as sets.
 EVENING = ("00", "11", "07")
@@ -98,7 +98,7 @@ def draw(labs: Mapping, rows: pd.DataFrame):
     """The map as (figure, text alternative, data): arrows from a lab to those that need it, planned labs dashed."""
     from matplotlib.patches import FancyBboxPatch
 
-    from . import viz
+    from labkit.teach import viz
 
     place = _places(labs)
     fig, ax = viz.figure(width=6.5, height=4.0)

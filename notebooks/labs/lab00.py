@@ -2,8 +2,8 @@
 
 import math
 
-from ... import doctor
-from ..exercises import exercise
+from labkit import doctor
+from labkit.teach.exercises import exercise
 
 FACTOR = 2.0  # between an honest number and one that was fooled
 

@@ -396,7 +396,7 @@ viz.show(fig, alt=alt, data=data)
 # At the smallest batch several base rates are equally good, within one standard error of the best on the *validation*
 # images: the **flat set** (shaded). Tuning there cannot tell them apart. Scaling can:
 
-# %%
+# %% tags=["figure:07_rules"]
 fig, alt, data = scaling_figures.base_rates(known, yours)
 viz.show(fig, alt=alt, data=data)
 

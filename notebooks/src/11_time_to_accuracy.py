@@ -443,14 +443,10 @@ print(
 #
 # Same runs, same spans, same crossings. Only the rule differs: what it counts, and how it turns a set into *one* number.
 
-# %%
-fig, alt, data = times.rules_figure(runs)
-viz.show(fig, alt=alt, data=data)
-if recorded:
-    print("the recorded runs under the same rules:")
-    display(
-        times.rules_figure(recorded, "recorded", viz.RECORDED)[2][["clock rule", "score", "publishes", "why"]]
-    )
+# %% tags=["figure:11_clocks"]
+for name, group, colour in groups:
+    fig, alt, data = times.rules_figure(group, name, colour)
+    viz.show(fig, alt=alt, data=data)
 
 # %%
 scores = {
