@@ -241,15 +241,30 @@ def keep_fresh(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def record(name: str) -> Path:
-    """Pack the finished runs of a lab from the store into `data/results/NN.jsonl`, the newest run of each identity."""
-    entry = labs.find(name)
-    runs = Store(paths.store()).runs(entry.number)
-    if not runs:
+def record(path: str) -> Path:
+    """Pack the runs that an executed notebook used into `data/results/NN.jsonl`, to be committed with the kit.
+
+    Raises:
+        RequestError: not an executed lab, or its runs are no longer in the store.
+    """
+    from labkit import report
+
+    notebook = Path(path)
+    if not notebook.is_file() or notebook.suffix != ".ipynb":
         raise RequestError(
-            f"no finished runs of lab {entry.number} in the store; run: python -m labkit run {entry.number} --profile full"
+            f"{path} is not a notebook; give an executed one, such as results/<time>/07_large_batches.ipynb"
         )
-    target = paths.data() / "results" / f"{entry.number}.jsonl"
+    found = report.records(notebook)
+    if not found:
+        raise RequestError(
+            f"{path} holds no record; execute it to its end with: python -m labkit run LAB --profile full"
+        )
+    wanted, lab = set(found[-1]["runs"]), found[-1]["lab"]
+    runs = {f"{run.header.identity}-{run.header.machine}": run for run in Store(paths.store()).runs(lab)}
+    runs = [run for key, run in runs.items() if key in wanted]
+    if len(runs) < len(wanted):
+        raise RequestError(f"{path} used {len(wanted)} runs, of which the store holds {len(runs)}; run it again")
+    target = paths.data() / "results" / f"{lab}.jsonl"
     pack(runs, target)
     return target
 

@@ -161,7 +161,7 @@ def badges(arguments) -> int:
 def record(arguments) -> int:
     from labkit import batch
 
-    say(str(batch.record(arguments.lab)))
+    say(str(batch.record(arguments.notebook)))
     return 0
 
 
@@ -209,8 +209,8 @@ def parser() -> Parser:
     seven.add_argument("labs", nargs="*", metavar="LAB", help="run only these")
     eight = verb(badges, "badges", "write the repository's public address into README and notebooks")
     eight.add_argument("repo", metavar="OWNER/NAME")
-    nine = verb(record, "record", "pack your finished runs of a lab into data/results, to be committed")
-    nine.add_argument("lab", metavar="LAB")
+    nine = verb(record, "record", "pack the runs that an executed notebook used into data/results, to be committed")
+    nine.add_argument("notebook", metavar="NOTEBOOK")
     return top
 
 

@@ -71,11 +71,13 @@ class Lab:
         """Train recipes one after the other, each for each repeat; those already in the store are not trained again.
 
         Args:
-            options: passed on to `labkit.experiment.train` (`model`, `callbacks`).
+            options: passed on to `labkit.experiment.train` (`model`, `callbacks`). A run of your own model is always
+                trained anew and stays out of the record: its identity does not cover your code.
         """
         from labkit import experiment
         from labkit.progress import Progress
 
+        own = options.get("model") is not None
         repeats = self.seeds if repeats is None else repeats
         jobs = [(dataclasses.replace(recipe, device=self.device), repeat) for recipe in recipes for repeat in repeats]
         runs = []
@@ -86,17 +88,17 @@ class Lab:
                     experiment.train(
                         recipe,
                         self.store,
-                        lab=self.entry.number,
+                        lab=f"{self.entry.number}-own" if own else self.entry.number,
                         repeat=repeat,
-                        claims=self.claims,
-                        fresh=fresh,
+                        claims={} if own else self.claims,
+                        fresh=fresh or own,
                         progress=inner,
                         **options,
                     )
                 )
                 progress.update(len(runs))
             progress.close(f"{label}: {len(runs)} runs")
-        return self._use(runs)
+        return runs if own else self._use(runs)
 
     def train_together(
         self, recipes: Sequence, repeats: Sequence[int] | None = None, label: str = "training", fresh: bool = False

@@ -1,6 +1,7 @@
 """Batches: what a results folder holds, what a failure leaves, and that a killed batch goes on where it stopped."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from labkit import batch, lab, paths, report
 from labkit.errors import RequestError, WorkError
+from labkit.runs import read_many
 from labkit.teach import notebooks
 
 METADATA = notebooks.METADATA
@@ -117,6 +119,26 @@ def test_out_may_not_be_a_file_nor_the_course_itself(course, tmp_path):
         with pytest.raises(RequestError, match="--out"):
             batch.run(["00"], "smoke", out=str(place))
     assert not (paths.notebooks() / "deeper").exists()
+
+
+def test_what_an_executed_notebook_used_is_packed_and_nothing_else(course, tmp_path, monkeypatch):
+    code = """import labkit
+lab = labkit.start("00", profile, seeds, overrides, record_to, interactive)
+lab.evidence("kept", [("number", 1.5)])
+lab.record()"""
+    course("00_start_here", code)
+    executed = batch.run(["00"], "smoke").notebooks[0]
+    course("00_start_here", code.replace("kept", "another"))
+    batch.run(["00"], "smoke")
+    shutil.copytree(paths.data(), tmp_path / "data")
+    monkeypatch.setattr(paths, "data", lambda: tmp_path / "data")
+    packed = read_many(batch.record(str(executed)))
+    assert [(run.config["evidence"], run.last("number")) for run in packed] == [("kept", 1.5)]
+    with pytest.raises(RequestError, match="holds no record"):
+        batch.record(str(paths.notebooks() / "00_start_here.ipynb"))
+    shutil.rmtree(paths.store())
+    with pytest.raises(RequestError, match="of which the store holds 0"):
+        batch.record(str(executed))
 
 
 def test_jobs_side_by_side(course, tmp_path):
