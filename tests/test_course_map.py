@@ -78,7 +78,7 @@ def test_the_routes_seconds_are_those_of_the_measured_labs():
     assert list(found["seconds of those"]) == [40, 47, 47]
     assert list(found["measured"]) == ["1 of 3", "2 of 8", "2 of 17"]
     smoke = course_map.summary(everything, course_map.table(everything, costs, "smoke"))
-    assert set(smoke["seconds of those"]) == {"no time yet"}
+    assert set(smoke["seconds of those"]) == {"not measured yet"}
 
 
 def test_the_map_draws_every_lab_once_and_an_arrow_for_every_need():
@@ -91,7 +91,7 @@ def test_the_map_draws_every_lab_once_and_an_arrow_for_every_need():
         assert drawn.count(f"{row.lab} {row.name} {row.cost}") == 1
     arrows = [text for text in ax.texts if getattr(text, "arrow_patch", None) is not None]
     assert len(arrows) == sum(len(entry.needs) for entry in everything.values())
-    assert "no time yet" in alt and len(data) == len(everything)
+    assert "not measured yet" in alt and len(data) == len(everything)
     viz.render(fig)
 
 

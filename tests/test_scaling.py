@@ -6,10 +6,11 @@ import math
 import pytest
 
 from labkit import plans, profiles
-from labkit.optim.factorial import RULES, Cell
+from labkit.optim.factorial import LABELS, RULES, Cell
+from labkit.rules.general import published
 from labkit.runs import Header, Row, Run, Span
 from labkit.teach import viz
-from labs import scaling, scaling_controls, scaling_figures
+from labs import scaling, scaling_controls, scaling_figures, scaling_rules
 
 SETTINGS = profiles.resolve("07", "full", {"mlp_rates": [2.0**-9, 2.0**-8, 2.0**-7]})
 
@@ -147,3 +148,41 @@ def test_the_curvature_figure_names_the_peak_of_the_smoothed_curve():
     run.rows += [Row(10 * n, n * 10 / 64, 640 * n, 0.0, "curvature", value) for n, value in enumerate(values)]
     _, alt, data = scaling_controls.curvature([], [run])
     assert data["peak update"].tolist() == [50] and "update 50" in alt
+
+
+def test_the_published_settings_leave_their_rule_in_the_last_row_alone():
+    resnet, mlperf = published("resnet50_legw.csv"), published("mlperf_rcp_resnet.csv")
+    fig, alt, data = scaling_rules.published_settings(resnet, mlperf)
+    assert "from 4 at batch 512 to 32 at 32768" in alt and "is 14 epochs at 32768, where the rule says 10 (L03)" in alt
+    for ax, exception in zip(fig.axes, (None, 32768), strict=True):  # rates, then warm-ups
+        rule, points = (dict(zip(*line.get_data(), strict=True)) for line in ax.lines[:2])
+        differ = [batch for batch, value in points.items() if not math.isclose(rule[batch], value)]
+        assert differ == ([] if exception is None else [exception])
+    assert len(data) == len(resnet) + len(mlperf) and viz.render(fig)
+
+
+def test_the_rules_are_drawn_with_the_peaks_and_warm_ups_of_their_paths():
+    table, rate = plans.table(SETTINGS), 2.0**-5
+    fig, alt, data = scaling_rules.rule_schedules(table, rate, 100)
+    rows, k = data.set_index("rule"), table.batches[-1] / table.batches[0]
+    assert rows["peak rate"]["LEGW"] == rate * math.sqrt(k) == rows["peak rate"]["square root"]
+    assert rows["peak rate"]["linear"] == rate * k and rows["peak rate"]["fixed rate"] == rate
+    constant = SETTINGS.warmup_epochs * SETTINGS.train / table.batches[0]
+    assert rows["warm-up updates"]["LEGW"] == pytest.approx(constant) and rows["warm-up updates"]["linear"] == 0
+    for rule, line in zip(RULES, fig.axes[1].lines, strict=True):
+        drawn = list(line.get_ydata())
+        assert len(drawn) == 100 and max(drawn) == rows["peak rate"][LABELS[rule]]
+        assert (drawn[0] == 0) == (rows["warm-up updates"][LABELS[rule]] > 0)
+    assert "LEGW 0.25 after 40" in alt and viz.render(fig)
+
+
+def test_speed_is_against_the_smallest_batch_of_the_same_source_and_missing_seconds_are_left_out():
+    none = dict.fromkeys((16, 64, 256, 1024), math.nan)
+    own = {16: 8.0, 64: 4.0, 256: 2.0, 1024: 1.0}
+    fig, alt, data = scaling_rules.speed({**none, 64: 6.0, 1024: 2.0}, own)
+    rows = data.set_index(["source", "batch"])["times faster"]
+    assert rows["yours"].tolist() == [1, 2, 4, 8] and rows["recorded"].to_dict() == {64: 1.0, 1024: 3.0}
+    assert "yours 1 s at batch 1024 (8.00 times faster)" in alt and "reports 5.3 times on average" in alt
+    assert fig.axes[0].get_ylim()[1] > 8 and viz.render(fig)
+    _, alone, data = scaling_rules.speed(none, own)
+    assert set(data["source"]) == {"yours"} and "recorded" not in alone

@@ -2,17 +2,22 @@
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import RequestError
-from labkit.runs import SPAN_KINDS, Header, Row, Run, Span
+from labkit.experiment import Recipe
+from labkit.runs import SPAN_KINDS, Header, Row, Run, RunWriter, Span
 from labkit.teach import viz
-from labs import times
+from labs import one_run, times, times_figures
 from labkit.tta import clock, statistics
+from labkit.tta.callback import TimeToAccuracy
 
 TARGET = {"metric": "accuracy", "value": 0.9, "higher": True}
 
@@ -95,19 +100,150 @@ def test_figures_say_their_numbers_and_draw_within_the_size():
     runs = times.simulated(5)
     seconds = times.seconds_to_target(runs, "algoperf")
     for fig, words, table in (
-        times.ledger_figure(runs[0]),
+        one_run.ledger_figure(runs[0]),
         times.rules_figure(runs),
         times.grid_figure(runs, [0.9, 0.93], [8, 64]),
         times.reading_figure(runs, 0.93, 8, "algoperf", "yours"),
     ):
         assert viz.render(fig)[:4] == b"\x89PNG" and len(table) and words
     assert f"median {statistics.median(seconds).value:.3g} s" in words and "n = 5" in words
-    assert "speedrun not answerable" in times.ledger_figure(runs[0])[1]
+    assert "speedrun not answerable" in one_run.ledger_figure(runs[0])[1]
 
 
 def test_figures_of_runs_that_all_miss_say_so():
     runs = [run_of([0.5, 0.6]), run_of([0.4, 0.7])]
-    assert "wall not reached" in times.ledger_figure(runs[0])[1]
+    assert "wall not reached" in one_run.ledger_figure(runs[0])[1]
     assert "needs three runs" in times.rules_figure(runs)[1]
     assert "none (0%)" in times.grid_figure(runs, [0.9], [10])[1]
     assert "reach rate 0%" in times.reading_figure(runs, 0.9, 10, "wall", "yours")[1]
+
+
+def group(name, count, seed=0, target=0.93):
+    """A group of made-up runs as the figures take it, each with a closing look at test images."""
+    runs = times.simulated(count, seed, steps=512, target=target)
+    for number, run in enumerate(runs):
+        run.header.config.update(model="deep-mlp", evaluate_every=8)
+        run.rows.append(Row(512, 8, 1, run.rows[-1].when, "test_accuracy", 0.92 + 0.001 * (7 * number % 5)))
+    return name, runs, {"yours": viz.YOURS, "recorded": viz.RECORDED}[name]
+
+
+GROUPS = {
+    "own only": [group("yours", 5)],
+    "own and recorded": [group("yours", 5), group("recorded", 14, seed=1)],
+    "all miss": [group("yours", 4, target=0.999)],
+    "two runs": [group("yours", 2), group("recorded", 2, seed=1)],
+}
+FIGURES = [
+    times_figures.crossings_figure,
+    times_figures.literature_figure,
+    times_figures.target_figure,
+    times_figures.best_of_figure,
+    times_figures.kept_figure,
+]
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)
+@pytest.mark.parametrize("case", GROUPS)
+def test_figures_of_groups_draw_and_name_every_group(case, figure):
+    fig, words, table = figure(GROUPS[case])
+    assert viz.render(fig)[:4] == b"\x89PNG" and "nan" not in words
+    nothing = case == "all miss" and figure in (times_figures.target_figure, times_figures.best_of_figure)
+    assert table.empty == nothing
+    if not (case == "all miss" and figure is times_figures.best_of_figure):
+        assert all(name in words for name, _, _ in GROUPS[case])
+
+
+def test_figures_of_groups_say_what_the_runs_hold():
+    (_, runs, _), (_, recorded, _) = groups = GROUPS["own and recorded"]
+    fig, words, table = times_figures.crossings_figure(groups)
+    assert table["first crossing (step)"].tolist() == times.steps_to_target(runs)
+    assert "14 runs, 12 drawn" in fig.axes[1].get_title() and "drawn" not in fig.axes[0].get_title()
+    dots = [line for line in fig.axes[1].lines if line.get_marker() == "o"]
+    assert len(dots) == sum(map(math.isfinite, times.steps_to_target(recorded)))  # those not drawn have theirs too
+
+    k = statistics.coefficient_of_variation(times_figures.reached_seconds(recorded))
+    assert (
+        f"recorded {k.value:.2f} [{k.low:.2f}, {k.high:.2f}] over {k.n} runs"
+        in times_figures.literature_figure(groups)[1]
+    )
+
+    table = times_figures.target_figure(groups)[2].set_index(["runs", "target"])["median steps"]
+    assert table["yours", 0.93] == np.median(times.steps_to_target(runs))
+    assert table["recorded", 0.92] == np.median(times.steps_to_target(recorded, 0.92))
+
+    table = times_figures.best_of_figure(groups)[2].set_index(["runs", "n"])["best / mean"]
+    seconds = times_figures.reached_seconds(recorded)
+    assert table["recorded", 1] == pytest.approx(1)
+    assert table["recorded", len(seconds)] == pytest.approx(min(seconds) / np.mean(seconds))
+
+
+def test_choosing_by_validation_gains_nothing_from_one_run_and_the_largest_from_all():
+    _, runs, _ = GROUPS["own only"][0]
+    gains = times_figures.selection_gains(runs)
+    final = 100 * np.array([times.curve(run)[1][-1] for run in runs])
+    tested = 100 * np.array([run.last("test_accuracy") for run in runs])
+    assert gains["validation"][0] == pytest.approx(0) and gains["test"][0] == pytest.approx(0)
+    assert gains["validation"][-1] == pytest.approx(final.max() - final.mean())
+    assert gains["test"][-1] == pytest.approx(tested[final.argmax()] - tested.mean())
+
+
+def test_figures_of_groups_that_all_miss_say_so():
+    groups = GROUPS["all miss"]
+    assert "0 of 4 runs cross 0.999; 0 end at or above it" in times_figures.crossings_figure(groups)[1]
+    assert "fewer than two runs reached" in times_figures.literature_figure(groups)[1]
+    assert "the median is a miss at every target drawn" in times_figures.target_figure(groups)[1]
+    assert times_figures.best_of_figure(groups)[1] == "fewer than two runs reached the target."
+    assert "expected time with failures is not reached" in times_figures.kept_figure(groups)[1]
+    assert list(times_figures.readme_sum(groups)[0]["run"]) == ["cifar10-fast, V100 (README)"]
+
+
+def test_a_target_whose_easier_neighbour_is_a_miss_too_has_no_ratio():
+    runs = [run_of([0.0] * late + [0.86]) for late in (1, 2, 3)]
+    words = times_figures.target_figure([("yours", runs, viz.YOURS)])[1]
+    assert words == "yours: the median is a miss even one point below 0.9."
+
+
+def test_the_sum_of_the_readme_comes_out_and_medians_stand_below_it():
+    groups = GROUPS["own and recorded"]
+    table, words = times_figures.readme_sum(groups)
+    assert list(table["run"]) == ["cifar10-fast, V100 (README)", "recorded, median", "yours, median"]
+    assert (table["by dawnbench"][0], words.split(" = ")[1]) == (74, "74 s")
+    wall, bench = (np.median(times.seconds_to_target(groups[0][1], rule)) for rule in ("wall", "dawnbench"))
+    assert table["ratio"][2] == pytest.approx(wall / bench, abs=1e-3) and table["ratio"][2] > 1
+
+
+def test_targets_are_moved_around_that_of_the_runs():
+    values = times.moved(GROUPS["own only"][0][1])
+    assert values == sorted(values) and 0.93 in values and (values[0], values[-1]) == (0.83, 0.94)
+
+
+def test_loaders_scale_the_images_and_checkpoints_are_saved_at_start_and_after_evaluations(tmp_path):
+    recipe = Recipe(data="procedural", train=64, validation=32, test=32, batch=24)
+    train, validation = one_run.loaders(recipe)
+    images = train.dataset.tensors[0]
+    assert abs(images.mean()) < 0.05 and images.std() == pytest.approx(1, abs=0.05)
+    assert [len(batch[1]) for batch in train] == [24, 24] and len(validation.dataset) == 32
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(images[0].numel(), 10))
+
+        def training_step(self, batch, index):
+            return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def validation_step(self, batch, index):
+            self.log("accuracy", (self.net(batch[0]).argmax(1) == batch[1]).float().mean(), batch_size=32)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    path = tmp_path / "model.ckpt"
+    with warnings.catch_warnings(), RunWriter(Header("11", {}), tmp_path / "run.jsonl") as writer:
+        callbacks = [TimeToAccuracy(writer, 24), one_run.SaveAtStartAndAfterEvaluations(path)]
+        options = {"max_steps": 4, "max_epochs": -1, "val_check_interval": 2, "check_val_every_n_epoch": None}
+        trainer = pl.Trainer(**options, callbacks=callbacks, default_root_dir=tmp_path, **one_run.quiet("cpu"))
+        trainer.fit(Module(), train, validation)
+    kinds = [span.kind for span in writer.run.spans if span.kind != "train"]
+    assert kinds == ["checkpoint", "evaluate", "checkpoint", "evaluate", "checkpoint"] and path.is_file()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.ckpt", "run.jsonl"]  # nothing else is written

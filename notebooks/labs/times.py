@@ -1,4 +1,4 @@
-"""Reading a set of repeated runs: under a clock rule, at another target, as if evaluated less often; and its figures.
+"""Reading repeated runs: under a clock rule, at another target, as if evaluated less often; and the figures of a set.
 
 Nothing is trained here. A run is read with `labkit.tta.clock`; every figure comes with its text and its numbers.
 When not to use it: for a single run, or for runs of different recipes; all this is about the spread of one recipe.
@@ -75,6 +75,12 @@ def kept(runs: Sequence[Run], value: float | None = None) -> int:
     return sum(curve(run)[1][-1] >= at(run, value)["value"] for run in runs)
 
 
+def moved(runs: Sequence[Run]) -> list[float]:
+    """Targets around the announced one, easiest first."""
+    shifts = (-0.1, -0.05, -0.02, -0.01, 0.0, 0.005, 0.01)
+    return [round(at(runs[0])["value"] + shift, 4) for shift in shifts]
+
+
 def reread(runs: Sequence[Run], values: Sequence[float], intervals: Sequence[int]) -> pd.DataFrame:
     """The same runs at other targets and evaluation intervals: one row each, in steps."""
     rows = []
@@ -146,35 +152,6 @@ def percent(value: float) -> str:
 
 def in_seconds(value: float) -> str:
     return f"{value:.3g} s" if math.isfinite(value) else "not reached"
-
-
-def ledger_figure(run: Run):
-    """One run's spans, a row a kind, and what each clock rule counts, up to the first crossing (else to the end)."""
-    row = clock.first_crossing(run, at(run))
-    until = row.when if row else max(span.end for span in run.spans)
-    fig, (upper, lower) = viz.figure(rows=2, width=viz.MAX_WIDTH, height=3.6, sharex=True)
-    for place, (kind, colour) in enumerate(KINDS.items()):
-        spans = [span for span in run.spans if span.kind == kind and span.start < until]
-        spans = [(span.start, min(span.end, until) - span.start) for span in spans]
-        upper.broken_barh(spans, (place - 0.4, 0.8), color=colour)
-        upper.text(until * 1.02, place, f"{sum(length for _, length in spans):.3f} s", va="center", fontsize=8)
-    table = []
-    for place, (name, rule) in enumerate(clock.RULES.items()):
-        answer = clock.time_to_target(run, name)
-        alone = answer.seconds is not None
-        if alone:
-            lower.broken_barh([(a, b - a) for a, b in segments(run, name, until)], (place - 0.4, 0.8), color=viz.YOURS)
-        label = f"{answer.seconds:.3f} s" if answer else "not reached" if alone else "not answerable"
-        lower.text(until * 1.02, place, label, va="center", fontsize=8)
-        counts = [kind for kind in KINDS if kind in rule.counts] + ["gaps"] * rule.gaps
-        table.append({"clock rule": name, "answer": str(answer), "counts": ", ".join(counts)})
-    for ax, names, title in ((upper, KINDS, "what happened"), (lower, clock.RULES, "what each clock rule counts")):
-        ax.set_yticks(range(len(names)), names)
-        ax.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, until * 1.2), title=title)
-        ax.set_axisbelow(True)
-    lower.set_xlabel(f"seconds from the start of the run to its {'first crossing' if row else 'end: it never crossed'}")
-    words = "; ".join(f"{line['clock rule']} {line['answer']}" for line in table)
-    return fig, f"One run, seconds by clock rule: {words}.", pd.DataFrame(table)
 
 
 def rules_figure(runs: Sequence[Run], name: str = "yours", colour: str = viz.YOURS):

@@ -58,7 +58,7 @@ from torch import nn
 import labkit
 from labkit import course, doctor, models
 from labkit.teach import check, explore, hint, predict, solution, viz  # noqa: F401
-from labs import course_map
+from labs import course_map, machine_figures
 
 lab = labkit.start("00", profile, seeds, overrides, record_to, interactive)
 
@@ -71,7 +71,9 @@ lab = labkit.start("00", profile, seeds, overrides, record_to, interactive)
 found = doctor.checks()
 display(
     Markdown(
-        "\n".join(f"- {'ready' if good else '**to do**'} · {what}: {text}" for what, good, text in found)
+        "\n".join(
+            f"- {'ready' if good else '**to do**'} · {what}: {text}" for what, good, text in found
+        )
     )
 )
 todo = [what for what, good, _ in found if not good]
@@ -121,56 +123,26 @@ IMAGINARY = 1000.0  # GFLOP/s
 
 
 def roofline(matrix_side, bandwidth):
-    """Attainable speed over intensity on an imaginary machine: the slope is memory, the flat roof is arithmetic."""
-    balance = IMAGINARY / bandwidth
+    """Attainable speed over intensity: the slope is memory, the flat roof is arithmetic."""
     product = f"{matrix_side} x {matrix_side} matrix product"
     work = {"add two vectors": 1 / 12, "matrix x vector": 1 / 2, product: matrix_side / 6}
     rows = [
-        {"operation": name, "FLOPs per byte": x, "GFLOP/s at most": min(IMAGINARY, bandwidth * x)}
-        for name, x in work.items()
+        {
+            "operation": name,
+            "FLOPs per byte": intensity,
+            "GFLOP/s at most": min(IMAGINARY, bandwidth * intensity),
+        }
+        for name, intensity in work.items()
     ]
-    fig, ax = viz.figure()
-    ax.plot(
-        [1 / 32, balance, 1024],
-        [bandwidth / 32, IMAGINARY, IMAGINARY],
-        color="#888888",
-        marker="",
-        linestyle="-",
-    )
-    for n, row in enumerate(rows):
-        x, y = row["FLOPs per byte"], row["GFLOP/s at most"]
-        ax.plot([x], [y], color=viz.SERIES[n], marker=viz.MARKERS[n], markersize=7)
-        ax.annotate(
-            row["operation"],
-            (x, y),
-            xytext=(8, -10) if n < 2 else (0, 9),
-            textcoords="offset points",
-            color=viz.SERIES[n],
-            fontsize=8,
-            ha="left" if n < 2 else "center",
-        )
-    ax.axvline(balance, color="#bbbbbb", linewidth=0.8)
-    ax.annotate(
-        f"balance: {balance:g} FLOPs per byte",
-        (balance, bandwidth / 32),
-        xytext=(5, 0),
-        textcoords="offset points",
-        fontsize=8,
-    )
-    ax.set(
-        xscale="log",
-        yscale="log",
-        ylim=(bandwidth / 45, 4 * IMAGINARY),
-        xlabel="intensity (FLOPs per byte)",
-        ylabel="GFLOP/s at most",
-        title=f"An imaginary machine: {IMAGINARY:g} GFLOP/s, {bandwidth:g} GB/s",
-    )
-    alt = f"Roofline of an imaginary machine: {IMAGINARY:g} GFLOP/s, {bandwidth:g} GB/s, balance at {balance:g} FLOPs"
-    ends = [f"{row['operation']} at most {row['GFLOP/s at most']:.4g} GFLOP/s" for row in rows]
-    return fig, f"{alt} per byte; {'; '.join(ends)}.", rows
+    return machine_figures.roofline(rows, IMAGINARY, bandwidth)
 
 
-explore(roofline, interactive, matrix_side=(256, [4, 16, 64, 256, 1024]), bandwidth=(100, [25, 100, 400]))
+explore(
+    roofline,
+    interactive,
+    matrix_side=(256, [4, 16, 64, 256, 1024]),
+    bandwidth=(100, [25, 100, 400]),
+)
 
 # %% [markdown]
 # A product of two n x n matrices does 2n³ FLOPs on 12n² bytes (three matrices, 4 bytes a number): n/6 FLOPs per byte,
@@ -189,19 +161,33 @@ explore(roofline, interactive, matrix_side=(256, [4, 16, 64, 256, 1024]), bandwi
 # %%
 guess_matrix_multiply = None  # GFLOP/s: with large matrices, the thread cap as it is set
 guess_memory = None  # GB/s: copying a large array, bytes read and bytes written both counted
-guess_latency = None  # us (millionths of a second): from one process to another, a message of 8 bytes
-guess_loopback = None  # GB/s: from one process to another, a message of 16 MiB
+guess_latency = None  # us (millionths of a second): between two processes, a message of 8 bytes
+guess_loopback = None  # GB/s: between two processes, a message of 16 MiB
 guess_process = None  # ms: starting a Python that does nothing, and waiting for its end
 
 guesses = [
     predict(
-        "00.p1", "How fast does this machine multiply large matrices?", "GFLOP/s", guess_matrix_multiply, lab
+        "00.p1",
+        "How fast does this machine multiply large matrices?",
+        "GFLOP/s",
+        guess_matrix_multiply,
+        lab,
     ),
     predict("00.p2", "How fast does it copy memory?", "GB/s", guess_memory, lab),
-    predict("00.p3", "How long is a tiny message under way between two processes?", "us", guess_latency, lab),
+    predict(
+        "00.p3",
+        "How long is a tiny message under way between two processes?",
+        "us",
+        guess_latency,
+        lab,
+    ),
     predict("00.p4", "How fast do the bytes of a large message flow?", "GB/s", guess_loopback, lab),
     predict(
-        "00.p5", "How long does it take to start a Python process and see it end?", "ms", guess_process, lab
+        "00.p5",
+        "How long does it take to start a Python process and see it end?",
+        "ms",
+        guess_process,
+        lab,
     ),
 ]
 
@@ -240,7 +226,8 @@ print(
     + (
         f"a factor of {factor:.2f} apart, within the 3 that we allow"
         if factor <= 3
-        else f"a factor of {factor:.1f} apart, more than 3: something else is running here; try again"
+        else f"a factor of {factor:.1f} apart, more than 3: something else is running here; "
+        "try again"
     )
 )
 
@@ -255,15 +242,18 @@ print(
 # five are the processor's, also where there is a GPU.
 
 # %%
-sizes = {"gemm": lab.settings.gemm, "copy_mib": lab.settings.copy_mib, "repeats": lab.settings.repeats}
+sizes = {
+    "gemm": lab.settings.gemm,
+    "copy_mib": lab.settings.copy_mib,
+    "repeats": lab.settings.repeats,
+}
 measured = doctor.measure(**sizes)
 metrics = [name.replace(" ", "_").replace("-", "_") for name, _, _ in measured]
 units = {metric: unit for metric, (_, _, unit) in zip(metrics, measured, strict=True)}
-lab.evidence(
-    "doctor", [(metric, row[1]) for metric, row in zip(metrics, measured, strict=True)], units=units, **sizes
-)
-peak, memory, latency, loopback, start_up = (value for _, value, _ in measured)
-for guess, (_, value, _) in zip(guesses, measured, strict=True):
+values = [value for _, value, _ in measured]
+lab.evidence("doctor", zip(metrics, values, strict=True), units=units, **sizes)
+peak, memory, latency, loopback, start_up = values
+for guess, value in zip(guesses, values, strict=True):
     guess.compare(value)
 
 # %% [markdown]
@@ -277,7 +267,7 @@ for guess, (_, value, _) in zip(guesses, measured, strict=True):
 
 # %%
 def step_flops(widths, batch):
-    """FLOPs of one training step of a plain network with layers of these widths: only the matrix products count."""
+    """FLOPs of one training step of a plain network: only the matrix products count."""
     products = [a * b for a, b in zip(widths, widths[1:])]
     return 2 * batch * (3 * sum(products) - products[0])
 
@@ -299,7 +289,8 @@ torch.manual_seed(lab.seeds[0])
 widths, batches = [784] + [64] * 8 + [10], [16, 64, 256, 1024, 4096]
 model = models.build("deep-mlp", width=64, depth=8)
 seconds = [step_seconds(model, batch) for batch in batches]
-lab.evidence("step", zip(["step_seconds"] * len(batches), seconds, batches), model="deep-mlp", widths=widths)
+rows = zip(["step_seconds"] * len(batches), seconds, batches)
+lab.evidence("step", rows, model="deep-mlp", widths=widths)
 steps = pd.DataFrame(
     {
         "batch": batches,
@@ -309,25 +300,8 @@ steps = pd.DataFrame(
 )
 steps["times the estimate"] = steps["measured ms"] / steps["estimated ms"]
 
-fig, ax = viz.figure()
-for name, colour, marker, line in (
-    ("estimated ms", viz.SERIES[0], "s", "--"),
-    ("measured ms", viz.YOURS, "o", "-"),
-):
-    ax.plot(steps["batch"], steps[name], color=colour, marker=marker, linestyle=line)
-    viz.direct_label(ax, batches[-1], steps[name].iloc[-1], name.split()[0], colour)
-viz.log2_axis(ax, batches, "batch (samples in one step)")
-ax.set(
-    yscale="log",
-    ylabel="ms per training step",
-    xlim=(12, 12000),
-    title="A step of the deep MLP: FLOPs / peak, and the truth",
-)
-ends = [
-    f"at batch {batch} estimated {estimate:.3g} ms, measured here {value:.3g} ms, {times:.1f} times as much"
-    for batch, estimate, value, times in steps.iloc[[0, -1]].itertuples(index=False)
-]
-viz.show(fig, alt=f"A step of the deep MLP: {'; '.join(ends)}.", data=steps)
+fig, alt, data = machine_figures.steps(steps)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # What the estimate leaves out is everything but the products: each of the many small operations in a step has a price
@@ -343,58 +317,17 @@ viz.show(fig, alt=f"A step of the deep MLP: {'; '.join(ends)}.", data=steps)
 # machine, not a better answer).
 
 # %%
-answered = {
-    name: guess for (name, _, _), guess in zip(measured, guesses, strict=True) if (guess.answer or 0) > 0
-}
-errors = {name: answered[name].log_error(value) for name, value, _ in measured if name in answered}
-recorded = [run for run in lab.recorded() if run.config.get("evidence") == "doctor"]
-rows = [
-    {
-        "number": name,
-        "unit": unit,
-        "measured": value,
-        "guess": answered[name].answer if name in answered else None,
-        "log10 error": errors.get(name),
-        "recorded": [round(run.last(metric), 3) for run in recorded],
-    }
-    for metric, (name, value, unit) in zip(metrics, measured, strict=True)
+recorded = [
+    [run.last(metric) for metric in metrics]
+    for run in lab.recorded()
+    if run.config.get("evidence") == "doctor"
 ]
+fig, alt, data = machine_figures.guesses(measured, guesses, recorded)
+viz.show(fig, alt=alt, data=data)
 
-fig, ax = viz.figure(width=6.5, height=3.2)
-for n, row in enumerate(rows):
-    name, unit, value, guess, _, others = row.values()
-    ax.plot(others, [0.2 - n] * len(others), color=viz.RECORDED, marker="s", linestyle="", markersize=4.5)
-    if guess:
-        ax.plot([guess, value], [-n, -n], color="#bbbbbb", marker="", linestyle="-")
-        ax.plot(
-            [guess], [-n], color="#222222", marker="o", markerfacecolor="white", linestyle="", markersize=6
-        )
-    ax.plot([value], [-n], color=viz.YOURS, marker="o", linestyle="", markersize=6)
-    ax.annotate(
-        f"{value:.3g} {unit}",
-        (value, -n),
-        xytext=(0, -11),
-        textcoords="offset points",
-        ha="center",
-        fontsize=8,
-    )
-key = ["orange: measured here", "white: your guess" if answered else "no guesses yet"]
-key += ["blue: recorded"] if recorded else []
-ax.set(xscale="log", xlabel="each number in its own unit", ylim=(-4.6, 0.6), title="; ".join(key))
-ax.set_yticks([-n for n in range(5)], [f"{name} ({unit})" for name, _, unit in measured])
-drawn = [value for row in rows for value in (row["measured"], row["guess"], *row["recorded"]) if value]
-ax.set_xlim(min(drawn) / 3, max(drawn) * 3)
-alt = "Measured here: " + ", ".join(f"{name} {value:.3g} {unit}" for name, value, unit in measured)
-guessed = [f"{name} {answered[name].answer:.4g}, log10 error {error:.2f}" for name, error in errors.items()]
-others = [f"{row['number']} {', '.join(map(str, row['recorded']))}" for row in rows if recorded]
-viz.show(
-    fig,
-    alt=f"{alt}. Guesses: {'; '.join(guessed) or 'none'}. Recorded: {'; '.join(others) or 'none'}.",
-    data=rows,
-)
-
-if answered:
-    handicap = sum(errors.values()) / len(errors)
+errors = data["log10 error"].dropna()
+if len(errors):
+    handicap = float(errors.mean())
     lab.keep("handicap", round(handicap, 2))
     print(
         f"Your handicap for the course: {handicap:.2f} over {len(errors)} of 5 guesses, "
@@ -402,7 +335,8 @@ if answered:
     )
 else:
     print(
-        "No guesses, no handicap. To get one: fill in the Predict cell, run it, then run these cells again."
+        "No guesses, no handicap. To get one: fill in the Predict cell, run it, then run these "
+        "cells again."
     )
 
 # %% [markdown]
@@ -423,7 +357,8 @@ meaning = [
     ("a message spends as long starting as flowing at (α β)", latency * loopback, "kB"),
     ("while one process starts, arithmetic at its peak would do", peak * start_up / 1e3, "GFLOP"),
 ]
-display(Markdown("\n".join(f"- {text} **{f'{value:.3g} {unit}'.strip()}**" for text, value, unit in meaning)))
+lines = [f"- {text} **{f'{value:.3g} {unit}'.strip()}**" for text, value, unit in meaning]
+display(Markdown("\n".join(lines)))
 
 # %% [markdown]
 # ### What each lab will cost you, and three ways through
@@ -451,7 +386,8 @@ else:
     print(f"Seconds at profile {profile} measured on {machines}: that machine's time, not yours.")
 if known["scaled"].any():
     print(
-        "Where it says 'about', scaled to yours by the two matrix-multiply peaks: a rough guide for small models."
+        "Where it says 'about', scaled to yours by the two matrix-multiply peaks: a rough guide "
+        "for small models."
     )
 
 # %% [markdown]
@@ -474,7 +410,8 @@ if known["scaled"].any():
 
 # %%
 SIDE, TIMES, cpus = 256, 15, os.cpu_count() or 1
-BUSY = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass"  # gone after 20 s in any case
+# Gone after 20 s in any case:
+BUSY = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
 
 noise = {"as it is set": [doctor.matrix_multiply(SIDE, 1) for _ in range(TIMES)]}
 crowd = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(min(cpus, 8))]
@@ -485,44 +422,16 @@ finally:
     for process in crowd:
         process.kill()
         process.wait()
-code = f"from labkit import doctor; print(*[doctor.matrix_multiply({SIDE}, 1) for _ in range({TIMES})])"
+timing = f"doctor.matrix_multiply({SIDE}, 1)"
+code = f"from labkit import doctor; print(*[{timing} for _ in range({TIMES})])"
 spinning = os.environ | {"OMP_NUM_THREADS": str(cpus), "OMP_WAIT_POLICY": "ACTIVE"}
 printed = subprocess.check_output(
     [sys.executable, "-c", code], cwd=root, env=spinning, text=True, timeout=120
 )
 noise[f"{cpus} threads, spinning"] = [float(number) for number in printed.split()]
 
-table = pd.DataFrame(
-    [
-        {"setting": name, "slowest": min(values), "median": median(values), "fastest": max(values)}
-        for name, values in noise.items()
-    ]
-)
-fig, ax = viz.figure(height=2.6)
-for n, (name, values) in enumerate(noise.items()):
-    ax.plot(values, [-n] * TIMES, color=viz.YOURS, marker="|", linestyle="", markersize=14, markevery=1)
-    ax.annotate(
-        f"median {median(values):.3g}",
-        (median(values), -n),
-        xytext=(0, 11),
-        textcoords="offset points",
-        ha="center",
-        fontsize=8,
-    )
-ax.set_yticks([-n for n in range(3)], list(noise))
-ax.set(
-    xscale="log",
-    xlim=(table["slowest"].min() / 2, table["fastest"].max() * 2),
-    ylim=(-2.5, 0.6),
-    xlabel="GFLOP/s of one timing",
-    title=f"The same {SIDE} x {SIDE} product, {TIMES} timings each",
-)
-lines = [
-    f"{name}: median {middle:.3g} GFLOP/s, from {slow:.3g} to {fast:.3g}"
-    for name, slow, middle, fast in table.itertuples(index=False)
-]
-alt = f"{TIMES} timings of a {SIDE} x {SIDE} matrix product on {cpus} CPUs. {'; '.join(lines)}."
-viz.show(fig, alt=alt, data=table)
+fig, alt, data = machine_figures.noise(noise, SIDE, cpus)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # What you see depends on how many cores were free just now: on an idle machine neighbours cost nothing until every
@@ -539,7 +448,8 @@ viz.show(fig, alt=alt, data=table)
 # %%
 my_widths, my_batch = [784, 512, 512, 10], 64
 flops = step_flops(my_widths, my_batch)
-print(f"one step: {flops / 1e9:.3g} GFLOP, at least {1e-6 * flops / peak:.3g} ms at your measured peak")
+floor = 1e-6 * flops / peak
+print(f"one step: {flops / 1e9:.3g} GFLOP, at least {floor:.3g} ms at your measured peak")
 
 # %% [markdown]
 # ## Exercises
@@ -572,7 +482,10 @@ check("00.1", gb_per_s)
 
 # %%
 def allreduce_seconds(size, ranks, latency, bandwidth):
-    """Seconds to all-reduce `size` bytes over a ring of `ranks`, with `latency` in us and `bandwidth` in GB/s."""
+    """Seconds to all-reduce `size` bytes over a ring of `ranks`.
+
+    `latency` is in us, `bandwidth` in GB/s.
+    """
     # BEGIN SOLUTION
     rounds = 2 * (ranks - 1)
     alpha, beta = latency * 1e-6, bandwidth * 1e9
@@ -592,7 +505,8 @@ check("00.2", allreduce_seconds)
 # what it really measured. Benchmarks go wrong in just this way, and seldom on purpose.
 
 # %%
-# STUB: lie = None  # {"number": "memory bandwidth", "honest": measured, "fooled": doctor.measure(...)}
+# STUB: # lie = {"number": "memory bandwidth", "honest": measured, "fooled": doctor.measure(...)}
+# STUB: lie = None
 # BEGIN SOLUTION
 # A 16 x 16 product takes less time than calling it: the "peak" is the cost of a call.
 lie = {

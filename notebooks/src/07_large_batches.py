@@ -5,7 +5,7 @@
 # of batch x peak rate x warm-up, so one table judges all rules at all base rates, and which rule wins can hang on the
 # base rate that it starts from.
 #
-# **Cost:** about a minute at profile `quick` on one CPU core. **Before it:** lab 11 (what a clock measures). **You
+# **Cost:** about a minute or two at profile `quick` on one CPU core. **Before it:** lab 11 (what a clock measures). **You
 # need:** stochastic gradient descent with momentum, and what an epoch is.
 
 # %% [markdown]
@@ -47,8 +47,8 @@ from labkit.optim import curvature, noise, schedules
 from labkit.optim.factorial import LABELS, RULES
 from labkit.rules.general import published
 from labkit.teach import check, explore, hint, predict, solution, viz
-from labs import scaling, scaling_controls, scaling_figures
 from labkit.teach.exercises import say
+from labs import scaling, scaling_controls, scaling_figures, scaling_rules
 
 lab = labkit.start("07", profile, seeds, overrides, record_to, interactive)
 settings, table = lab.settings, plans.table(lab.settings)
@@ -80,34 +80,8 @@ say(
 
 # %%
 resnet, mlperf = published("resnet50_legw.csv"), published("mlperf_rcp_resnet.csv")
-base = schedules.Baseline(512, float(resnet.rate[0]), float(resnet.warmup_epochs[0]))
-batches = [2**exponent for exponent in range(9, 17)]
-scaled = [schedules.legw(base, batch) for batch in batches]
-fig, axes = viz.figure(2, 1, height=2.7)
-for ax, column, label, ticks in zip(
-    axes,
-    ("rate", "warmup_epochs"),
-    ("peak rate", "warm-up, epochs"),
-    (range(2, 7), range(-3, 6)),
-    strict=True,
-):
-    rule = [getattr(point, column) for point in scaled]
-    ax.plot(batches, rule, color=scaling_figures.STYLES["legw"][0], marker="", linestyle="-")
-    ax.plot(resnet.batch, resnet[column], color=viz.LITERATURE, marker="o", linestyle="none")
-    ax.plot(mlperf.batch, mlperf[column], color=viz.LITERATURE, marker="x", linestyle="none")
-    viz.log2_axis(ax, [512, 2048, 8192, 32768], "batch size")
-    viz.log2_axis(ax, [2.0**exponent for exponent in ticks], label, axis="y")
-text = "line: LEGW from batch 512\no  authors' lab\nx  MLPerf, tuned by vendors"
-axes[0].text(0.05, 0.95, text, fontsize=8, color="#444444", va="top", transform=axes[0].transAxes)
-last = resnet.iloc[-1]
-alt = (
-    f"Published ResNet-50 settings. The authors' lab raises the rate from {resnet.rate[0]:g} at batch 512 to "
-    f"{last.rate:g} at 32768, on the square root; its warm-up follows LEGW up to 16384 and is {last.warmup_epochs:g} "
-    f"epochs at 32768, where the rule says {scaled[6].warmup_epochs:g} (L03). MLPerf's warm-ups grow with the batch "
-    "too, while its rates flatten (L22)."
-)
-data = pd.concat([resnet.assign(table="authors' lab"), mlperf.assign(table="MLPerf reference points")])
-viz.show(fig, alt=alt, data=data[["table", "batch", "rate", "warmup_epochs"]])
+fig, alt, data = scaling_rules.published_settings(resnet, mlperf)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # The last published row leaves its own rule: 14 warm-up epochs instead of 10. Even the authors' lab tuned a little
@@ -160,39 +134,9 @@ show_table([kept(rule, 64) for rule in RULES if rule != "linear_with_warmup"])
 
 # %%
 start, largest = max(settings.lstm_rates), table.batches[-1]
-steps = round(settings.epochs * (settings.train // largest))
-fig, axes = viz.figure(2, 1, height=2.9)
-rows = []
-for rule in RULES:
-    path, (colour, marker) = table.path(rule, start), scaling_figures.STYLES[rule]
-    line = "--" if rule in ("legw", "linear_with_warmup") else "-"
-    shape = schedules.Schedule(peak=path[-1].rate, total_steps=steps, warmup_steps=path[-1].warmup_steps)
-    axes[0].plot(table.batches, [cell.rate for cell in path], color=colour, marker=marker, linestyle=line)
-    axes[1].plot(
-        range(steps),
-        [shape(step) for step in range(steps)],
-        color=colour,
-        marker="",
-        linestyle=line,
-        label=LABELS[rule],
-    )
-    rows.append({"rule": LABELS[rule], "peak rate": path[-1].rate, "warm-up updates": path[-1].warmup_steps})
-viz.log2_axis(axes[0], table.batches, "batch size")
-axes[0].set_yscale("log", base=2)
-axes[0].set_ylabel("peak rate")
-axes[1].set_xlabel(f"update, of {steps} at batch {largest}")
-axes[1].set_ylabel("rate")
-with viz.style():
-    fig.legend(
-        *axes[1].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=5,
-        handlelength=1.5,
-        columnspacing=1.2,
-    )
-said = [f"{row['rule']} {row['peak rate']:.3g} after {row['warm-up updates']:g}" for row in rows]
-alt = f"Peak rate and the updates before it, at batch {largest} from base rate {scaling.power(start)}: {'; '.join(said)}."
-viz.show(fig, alt=alt, data=rows)
+updates = round(settings.epochs * (settings.train // largest))
+fig, alt, data = scaling_rules.rule_schedules(table, start, updates)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # ## Predict
@@ -215,7 +159,8 @@ best_rule = predict(
 answer = None
 speed_up = predict(
     "07.p2",
-    f"Seconds of an epoch at batch {table.batches[0]}, divided by those at batch {largest} (row-LSTM)?",
+    f"Seconds of an epoch at batch {table.batches[0]}, divided by those at batch {largest} "
+    "(row-LSTM)?",
     "times",
     answer,
     lab,
@@ -229,7 +174,9 @@ speed_up = predict(
 
 
 # %%
-def my_legw(base_batch: int, base_rate: float, base_warmup_epochs: float, batch: int) -> tuple[float, float]:
+def my_legw(
+    base_batch: int, base_rate: float, base_warmup_epochs: float, batch: int
+) -> tuple[float, float]:
     """(peak rate, warm-up epochs) at `batch`."""
     # STUB: return ...
     # BEGIN SOLUTION
@@ -263,9 +210,9 @@ check("07.b2", my_schedule)
 # the rule interesting is what stays the same:
 
 # %%
-rows = []
+rows, base = [], schedules.Baseline(table.batches[0], start, settings.warmup_epochs)
 for batch in table.batches:
-    scaled = schedules.legw(schedules.Baseline(table.batches[0], start, settings.warmup_epochs), batch)
+    scaled = schedules.legw(base, batch)
     rows.append(
         {
             "batch": batch,
@@ -287,7 +234,8 @@ show_table(rows)
 
 # %%
 sample = Recipe(data=settings.data, train=settings.train, pool=settings.lstm_pool).load()
-images = torch.tensor(sample.train_x[:256] / 255.0, dtype=torch.float32).sub(sample.mean).div(sample.std)
+images = torch.tensor(sample.train_x[:256] / 255.0, dtype=torch.float32)
+images = images.sub(sample.mean).div(sample.std)
 classes = torch.tensor(sample.train_y[:256])
 loss = torch.nn.functional.cross_entropy
 small = {"row-lstm": {"projection": 16, "hidden": 16}, "deep-mlp": {"width": 32, "depth": 3}}
@@ -296,11 +244,11 @@ for name, sizes in small.items():
     torch.manual_seed(0)
     model = models.build(name, image_shape=sample.shape, classes=sample.classes, **sizes)
     traces = {
-        batch: noise.gradient_covariance_trace(model, images, classes, batch) for batch in (4, 16, 64, 256)
+        batch: noise.gradient_covariance_trace(model, images, classes, batch)
+        for batch in (4, 16, 64, 256)
     }
-    lab.evidence(
-        "L18", [("gradient_covariance_trace", value, batch) for batch, value in traces.items()], model=name
-    )
+    measured = [("gradient_covariance_trace", value, batch) for batch, value in traces.items()]
+    lab.evidence("L18", measured, model=name)
     model, inputs, targets = model.double(), images[:32].double(), classes[:32]
     exact = float(curvature.curvature_along_gradient(model, loss, inputs, targets))
     difference = float(curvature.finite_difference_curvature(model, loss, inputs, targets))
@@ -308,7 +256,12 @@ for name, sizes in small.items():
     lab.evidence("L17", [("curvature_relative_error", error)], model=name)
     slope = float(np.polyfit(np.log(list(traces)), np.log(list(traces.values())), 1)[0])
     rows.append(
-        {"model": name, "curvature": exact, "relative error": error, "slope of covariance against B": slope}
+        {
+            "model": name,
+            "curvature": exact,
+            "relative error": error,
+            "slope of covariance against B": slope,
+        }
     )
 show_table(rows)
 
@@ -320,27 +273,36 @@ show_table(rows)
 # model), the row-LSTM, an LSTM that reads an image row by row, on those that this profile can afford.
 
 # %%
-mlp_runs = lab.train_together(plans.mlp_table(settings), lab.repeats(settings.mlp_seeds), label="deep MLP")
+mlp_runs = lab.train_together(
+    plans.mlp_table(settings), lab.repeats(settings.mlp_seeds), label="deep MLP"
+)
 
 # %%
 lstm_runs = lab.train(plans.lstm_table(settings), label="row-LSTM")
 lstm_runs += lab.train(plans.adaptive(settings), label="adaptive solvers")
 lstm_runs += lab.train(plans.equal_steps(settings), label="equal updates")
+
 # %% [markdown]
 # **Seconds, with nothing else in them.** Two epochs of the row-LSTM at each batch; evaluation, data and set-up have
 # spans of their own and are off this clock.
 
 # %%
-slice_of = {"data": settings.data, "train": settings.train, "rate": min(settings.lstm_rates), "epochs": 2.0}
-timed = lab.train(
-    [Recipe(batch=batch, **slice_of, **plans.lstm(settings)) for batch in table.batches], label="timing"
-)
+slice_of = {
+    "data": settings.data,
+    "train": settings.train,
+    "rate": min(settings.lstm_rates),
+    "epochs": 2.0,
+    **plans.lstm(settings),
+}
+timed = lab.train([Recipe(batch=batch, **slice_of) for batch in table.batches], label="timing")
 
 # %% [markdown]
 # **Curvature along the gradient**, probed during training on the same 256 images, at the same rate for every batch.
 
 # %%
-curved = lab.train(plans.curvature(settings), lab.repeats(settings.curvature_seeds), label="curvature")
+curved = lab.train(
+    plans.curvature(settings), lab.repeats(settings.curvature_seeds), label="curvature"
+)
 
 # %%
 yours = {model: scaling.Map(lab.used.values(), settings, model) for model in scaling.MODELS}
@@ -348,10 +310,12 @@ known = {model: scaling.Map(recorded, full, model) for model in scaling.MODELS}
 judged = {model: known[model] if known[model].runs else yours[model] for model in scaling.MODELS}
 if recorded and (settings.train, settings.epochs) != (full.train, full.epochs):
     say(
-        f"Yours ({settings.train} images, {settings.epochs:g} epochs) are not the recorded experiment "
-        f"({full.train} images, {full.epochs:g} epochs): compare shapes, not values."
+        f"Yours ({settings.train} images, {settings.epochs:g} epochs) are not the recorded "
+        f"experiment ({full.train} images, {full.epochs:g} epochs): compare shapes, not values."
     )
-best_rule.compare(yours["deep-mlp"].winner(), "Over the base rates that are flat at the smallest batch.")
+best_rule.compare(
+    yours["deep-mlp"].winner(), "Over the base rates that are flat at the smallest batch."
+)
 
 # %% [markdown]
 # ## Compare
@@ -366,9 +330,8 @@ best_rule.compare(yours["deep-mlp"].winner(), "Over the base rates that are flat
 # %%
 def the_map(model: str, rule: str, base_rate: str, metric: str):
     chosen = [name for name, label in LABELS.items() if rule in (label, "all five")]
-    rate = {scaling.power(rate): rate for rate in judged[model].rates}.get(
-        base_rate
-    )  # None: the highest flat one
+    by_name = {scaling.power(rate): rate for rate in judged[model].rates}
+    rate = by_name.get(base_rate)  # None: the highest flat one
     return scaling_figures.heat_map(known[model], yours[model], chosen, rate, metric)
 
 
@@ -382,14 +345,11 @@ explore(
     metric=list(scaling_figures.METRICS),
 )
 
-# %%
-fig, alt, data = the_map("deep-mlp", "all five", "highest flat", "test accuracy")
-viz.show(fig, alt=alt, data=data)
-
 # %% [markdown]
 # Read it column by column. Look for two things: how the best rate climbs from one batch to the next (by k, by sqrt(k),
 # or less each time?), and the cliff above it, where training diverges. The rules differ in where they meet the cliff;
-# a warm-up moves it, and costs updates below it. To see the training loss, change the metric: `"training loss"`.
+# a warm-up moves it, and costs updates below it. To see the deep MLP or the training loss, change the model or the
+# metric: `"deep-mlp"`, `"training loss"`.
 #
 # ### Scaled without retuning: who wins depends on the base rate
 #
@@ -408,8 +368,9 @@ for model in scaling.MODELS:
         if len(winners):
             won, lost = sum(winners == "LEGW"), sum(winners == LABELS[theirs])
             say(
-                f"**{model}, LEGW against {LABELS[theirs]}**: of {len(winners)} flat base rates it is ahead by two "
-                f"standard errors on {won}, behind on {lost}, and a tie on {len(winners) - won - lost}."
+                f"**{model}, LEGW against {LABELS[theirs]}**: of {len(winners)} flat base rates it "
+                f"is ahead by two standard errors on {won}, behind on {lost}, and a tie on "
+                f"{len(winners) - won - lost}."
             )
 
 # %% [markdown]
@@ -459,36 +420,8 @@ viz.show(fig, alt=alt, data=data)
 # %%
 own = {run.config["batch"]: run.seconds("train") / 2.0 for run in timed}
 past = {batch: known["row-lstm"].seconds(batch) for batch in known["row-lstm"].table.batches}
-fig, ax = viz.figure()
-rows = []
-for seconds, colour, label in ((past, viz.RECORDED, "recorded"), (own, viz.YOURS, "yours")):
-    seconds = {batch: value for batch, value in seconds.items() if math.isfinite(value)}
-    faster = {batch: seconds[min(seconds)] / value for batch, value in seconds.items()}
-    if faster:
-        ax.plot(list(faster), list(faster.values()), color=colour, marker="o", linestyle="-")
-        batch = sorted(faster)[1] if label == "recorded" and len(faster) > 2 else max(faster)
-        spot = {
-            "xytext": (-4, 8 if label == "recorded" else -11),
-            "textcoords": "offset points",
-            "ha": "right",
-        }
-        ax.annotate(label, (batch, faster[batch]), color=colour, fontsize=8, **spot)
-    rows += [
-        {"source": label, "batch": batch, "seconds per epoch": seconds[batch], "times faster": faster[batch]}
-        for batch in seconds
-    ]
-ax.axhline(5.3, color=viz.LITERATURE, linestyle="--")
-note = "5.3: average of four LSTM applications (abstract)"
-ax.text(table.batches[0], 5.4, note, color=viz.LITERATURE, fontsize=8, va="bottom")
-viz.log2_axis(ax, sorted({row["batch"] for row in rows}), "batch size")
-ax.set_ylabel(f"times faster than batch {table.batches[0]}")
-ax.set_ylim(0, max(6.4, *(row["times faster"] * 1.1 for row in rows)))
-said = [
-    f"{row['source']} {row['seconds per epoch']:.3g} s at batch {row['batch']} ({row['times faster']:.2f} times faster)"
-    for row in rows
-]
-alt = f"Row-LSTM, seconds of an epoch: {'; '.join(said)}. The abstract reports 5.3 times on average."
-viz.show(fig, alt=alt, data=rows)
+fig, alt, data = scaling_rules.speed(past, own)
+viz.show(fig, alt=alt, data=data)
 speed_up.compare(own[min(own)] / own[max(own)], "Seconds of training only.")
 
 # %% [markdown]
@@ -502,7 +435,9 @@ speed_up.compare(own[min(own)] / own[max(own)], "Seconds of training only.")
 # it at every batch.
 
 # %%
-past_curves = [run for run in recorded if run.series("curvature") and run.config["model"] == "row-lstm"]
+past_curves = [
+    run for run in recorded if run.series("curvature") and run.config["model"] == "row-lstm"
+]
 fig, alt, data = scaling_controls.curvature(past_curves, curved)
 viz.show(fig, alt=alt, data=data)
 
@@ -542,7 +477,8 @@ class MyModel(torch.nn.Module):
         return self.classifier(self.features(x))
 
 
-my_base = schedules.Baseline(batch=32, rate=0.02, warmup_epochs=0.1)  # your batch, peak rate and warm-up
+# Your batch, peak rate and warm-up:
+my_base = schedules.Baseline(batch=32, rate=0.02, warmup_epochs=0.1)
 my_epochs = min(5.0, settings.epochs)
 my_scaled = {
     "baseline": my_base,
@@ -616,7 +552,8 @@ check("07.1", scaled_recipe)
 def fraction_won(validation: dict, legw: dict, linear: dict, error: float, bound: float) -> float:
     # STUB: return ...
     # BEGIN SOLUTION
-    flat = [rate for rate, accuracy in validation.items() if accuracy >= max(validation.values()) - error]
+    lowest = max(validation.values()) - error
+    flat = [rate for rate, accuracy in validation.items() if accuracy >= lowest]
     return sum(legw[rate] - linear[rate] >= bound for rate in flat) / len(flat)
     # END SOLUTION
 

@@ -29,10 +29,8 @@ record_to: str = ""  # folder of your runs; empty: the local one
 interactive: bool = True  # False: no sliders
 
 # %%
-import logging
 import math
 import tempfile
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +39,9 @@ from IPython.display import display
 
 import labkit
 from labkit import plans, teach
-from labkit.rules.general import published
 from labkit.teach import viz
 from labkit.tta import clock, statistics
-from labs import lab11, times
+from labs import lab11, times, times_figures
 
 pd.set_option("display.max_colwidth", None)  # whole sentences in tables
 lab = labkit.start("11", profile, seeds, overrides, record_to, interactive)
@@ -112,7 +109,12 @@ teach.explore(
 # Before anything runs, commit to two answers: put them in place of `None`.
 
 # %%
-question = f"The same recipe is trained {settings.runs} times from different seeds to {settings.target:g} validation accuracy. What is the variation (sd / mean) of its time to target? For example 0.05."
+question = (
+    f"The same recipe is trained {settings.runs} times from different seeds to "
+    f"{settings.target:g} validation accuracy. At profile quick it is an MLP; the recorded runs "
+    "are those of a ResNet-8 on Fashion-MNIST, pooled to 14x14. What is the variation (sd / mean) "
+    "of its time to target? For example 0.05."
+)
 variation_guess = teach.predict("11.p1", question, "", answer=None, lab=lab)
 
 # %%
@@ -140,70 +142,22 @@ teach.check("11.1", time_statistics)
 # ## Run it
 #
 # One recipe, many seeds. Every run trains to its end and is evaluated every few steps, so **the same runs can be read again**: under another clock, at another target, or as if they had been evaluated less often. Nothing is trained twice in this lab.
-# Runs of a larger sweep that are committed with the course are drawn in blue where they exist; yours are orange.
+# Runs of a larger sweep that are committed with the course are drawn in blue where they exist; yours are orange. They are two different recipes: at profile quick yours trains an MLP on MNIST, the recorded one trains a ResNet-8 on Fashion-MNIST, mean-pooled to 14x14 pixels.
 
 # %%
-runs = lab.train([recipe], repeats=lab.repeats(settings.runs), label="to the target, again and again")
+runs = lab.train(
+    [recipe], repeats=lab.repeats(settings.runs), label="to the target, again and again"
+)
 recorded = [
-    run for run in lab.recorded() if run.header.target and run.spans and run.rows and run.header.arms == 1
+    run
+    for run in lab.recorded()
+    if run.header.target and run.spans and run.rows and run.header.arms == 1
 ]
-groups = [("yours", runs, viz.YOURS), *([("recorded", recorded, viz.RECORDED)] if recorded else [])]
+groups = [("yours", runs, viz.YOURS)]
+groups += [("recorded", recorded, viz.RECORDED)] if recorded else []
 
-fig, axes = viz.figure(columns=len(groups))
-parts, table = [], []
-for ax, (name, group, colour) in zip(np.atleast_1d(axes), groups):
-    target, crossed = times.at(group[0])["value"], times.steps_to_target(group)
-    for drawn, (run, step) in enumerate(zip(group, crossed)):
-        steps, values = times.curve(run)
-        if drawn < 12:  # more lines hide each other; the dots are those of all runs
-            ax.plot(steps, values, color=colour, marker="", linestyle="-", linewidth=0.3, antialiased=False)
-        if math.isfinite(step):
-            ax.plot(
-                step,
-                values[list(steps).index(step)],
-                color="black",
-                marker="o",
-                markersize=3.5,
-                linestyle="",
-                zorder=3,
-            )
-        table += (
-            [
-                {
-                    "seed": run.header.repeat,
-                    "first crossing (step)": step,
-                    "final validation": values[-1],
-                    "final test": run.last("test_accuracy"),
-                }
-            ]
-            if name == "yours"
-            else []
-        )
-    low, top = max(0, target - 0.12), max(times.curve(run)[1].max() for run in group)
-    ax.axhline(target, color="black", linewidth=0.9, linestyle="--")
-    ax.set(
-        xlabel="optimizer steps",
-        ylim=(low, top + 0.01),
-        title=f"{name}: {group[0].config['model']}, {len(group)} runs"
-        + (", 12 drawn" if len(group) > 12 else ""),
-    )
-    ax.text(
-        0.98,
-        0.03,
-        f"dashed: target {target:g}\ndots: first crossings",
-        transform=ax.transAxes,
-        ha="right",
-        fontsize=8,
-    )
-    reached = [step for step in crossed if math.isfinite(step)]
-    spread = (
-        f", the first at step {min(reached):.0f} and the last at step {max(reached):.0f}" if reached else ""
-    )
-    parts.append(
-        f"{name}: {len(reached)} of {len(group)} runs cross {target:g}{spread}; {times.kept(group)} end at or above it"
-    )
-np.atleast_1d(axes)[0].set_ylabel("validation accuracy")
-viz.show(fig, alt="; ".join(parts) + ".", data=pd.DataFrame(table))
+fig, alt, data = times_figures.crossings_figure(groups)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # Look at the dots: they spread over a wide range of steps although nothing but the seed differs, and some curves fall below the dashed line again after their dot.
@@ -215,89 +169,56 @@ viz.show(fig, alt="; ".join(parts) + ".", data=pd.DataFrame(table))
 # %%
 import pytorch_lightning as pl
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 from labkit import machine, models
 from labkit.runs import Header, RunWriter
 from labkit.tasks import ImageClassification
 from labkit.tta.callback import TimeToAccuracy
-
-# Lightning advises on worker processes and logging, which do not matter for data that is in memory.
-logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", module=r"pytorch_lightning\..*")
-
-
-class SaveAtStartAndAfterEvaluations(pl.Callback):
-    def __init__(self, path):
-        self.path = path
-
-    def on_train_start(self, trainer, module):
-        trainer.save_checkpoint(self.path)
-
-    def on_validation_end(self, trainer, module):
-        trainer.save_checkpoint(self.path)
+from labs import one_run
 
 
 def timed_fit(build, load, target, steps, every, save=False):
-    """Train the LightningModule that `build()` gives on the loaders that `load()` gives; return the run with its spans."""
-    header = Header("11", {"model": "your own"}, target=target, hardware=machine.hardware(lab.device))
-    with tempfile.TemporaryDirectory() as folder, RunWriter(header, Path(folder) / "run.jsonl") as writer:
-        begin = writer.now()
-        module = build()
-        callbacks = [
-            TimeToAccuracy(writer, settings.batch, stop_at_target=True),
-            *([SaveAtStartAndAfterEvaluations(Path(folder) / "model.ckpt")] if save else []),
-        ]
-        trainer = pl.Trainer(
-            max_steps=steps,
-            max_epochs=-1,
-            val_check_interval=every,
-            check_val_every_n_epoch=None,
-            accelerator="gpu" if lab.device == "cuda" else "cpu",
-            devices=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            callbacks=callbacks,
-        )
-        built = writer.now()
-        writer.span("init", begin, built)
-        train, validation = load()
-        writer.span("data", built, writer.now())
-        trainer.fit(module, train, validation)
+    """Train the module of `build()` on the loaders of `load()`; return the run with its spans."""
+    hardware = machine.hardware(lab.device)
+    header = Header("11", {"model": "your own"}, target=target, hardware=hardware)
+    with tempfile.TemporaryDirectory() as folder:
+        saver = one_run.SaveAtStartAndAfterEvaluations(Path(folder) / "model.ckpt")
+        with RunWriter(header, Path(folder) / "run.jsonl") as writer:
+            begin = writer.now()
+            module = build()
+            timer = TimeToAccuracy(writer, settings.batch, stop_at_target=True)
+            trainer = pl.Trainer(
+                max_steps=steps,
+                max_epochs=-1,
+                val_check_interval=every,  # in steps, because of the next line
+                check_val_every_n_epoch=None,
+                callbacks=[timer, saver] if save else [timer],
+                **one_run.quiet(lab.device),
+            )
+            built = writer.now()
+            writer.span("init", begin, built)
+            train, validation = load()
+            writer.span("data", built, writer.now())
+            trainer.fit(module, train, validation)
     return writer.run
 
 
 def load():
-    """Loaders of this lab's images, scaled to mean 0 and standard deviation 1."""
-    data = recipe.load()
-    scaled = [
-        torch.tensor((x / 255 - data.mean) / data.std, dtype=torch.float32)
-        for x in (data.train_x, data.validation_x)
-    ]
-    train, validation = (
-        TensorDataset(x, torch.tensor(y)) for x, y in zip(scaled, (data.train_y, data.validation_y))
-    )
-    return DataLoader(train, settings.batch, shuffle=True, drop_last=True), DataLoader(validation, 512)
-
-
-shape = recipe.load().shape
+    return one_run.loaders(recipe)
 
 
 def build():
     model = models.build(recipe.model, image_shape=shape, **recipe.sizes)
-    return ImageClassification(model, recipe.optimizer, recipe.schedule(), optimizer_options=recipe.options)
+    schedule = recipe.schedule()
+    return ImageClassification(model, recipe.optimizer, schedule, optimizer_options=recipe.options)
 
 
-every, easier = (
-    settings.coarse_every[len(settings.coarse_every) // 2],
-    {**recipe.target, "value": round(settings.target - 0.03, 4)},
-)
+shape = recipe.load().shape
+every = settings.coarse_every[len(settings.coarse_every) // 2]
+easier = {**recipe.target, "value": round(settings.target - 0.03, 4)}
 torch.manual_seed(lab.seeds[0])
 ledger = timed_fit(build, load, easier, recipe.steps, every, save=True)
-fig, alt, data = times.ledger_figure(ledger)
+fig, alt, data = one_run.ledger_figure(ledger)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
@@ -318,16 +239,21 @@ viz.show(fig, alt=alt, data=data)
 
 # %%
 def report(group):
+    def interval(row, value, name, form=".2f"):
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        return f"{row[value]:{form}} [{low:{form}}, {high:{form}}]"
+
     rows = []
     for rule in times.PER_RUN:
-        row = statistics.summary(times.seconds_to_target(group, rule), times.full_cost(group, rule))
+        seconds, cost = times.seconds_to_target(group, rule), times.full_cost(group, rule)
+        row = statistics.summary(seconds, cost)
         rows.append(
             {
                 "clock rule": rule,
                 "runs": row["n"],
-                "reach rate": f"{row['reach_rate']:.2f} [{row['reach_low']:.2f}, {row['reach_high']:.2f}]",
-                "median s": f"{row['median']:.3g} [{row['median_low']:.3g}, {row['median_high']:.3g}]",
-                "variation": f"{row['cov']:.2f} [{row['cov_low']:.2f}, {row['cov_high']:.2f}]",
+                "reach rate": interval(row, "reach_rate", "reach"),
+                "median s": interval(row, "median", "median", ".3g"),
+                "variation": interval(row, "cov", "cov"),
                 "expected s": f"{row['expected']:.3g}",
             }
         )
@@ -335,10 +261,9 @@ def report(group):
 
 
 for name, group, _ in groups:
-    hardware = group[0].header.hardware
-    print(
-        f"{name}: {group[0].config['model']} on {hardware['cpu']}, {hardware['threads'] or 'all'} thread(s), device {hardware['device']}"
-    )
+    hardware, model = group[0].header.hardware, group[0].config["model"]
+    threads = f"{hardware['threads'] or 'all'} thread(s)"
+    print(f"{name}: {model} on {hardware['cpu']}, {threads}, device {hardware['device']}")
     display(report(group))
 
 # %%
@@ -346,9 +271,11 @@ seconds = times.seconds_to_target(runs, "dawnbench")
 spread = times.variation(seconds)
 if math.isfinite(spread):
     in_steps = times.variation(times.steps_to_target(runs))
+    reached = sum(map(math.isfinite, seconds))
     variation_guess.compare(
         round(spread, 3),
-        f"These are the seconds under dawnbench of the {sum(map(math.isfinite, seconds))} of {len(runs)} runs that reached; counted in steps it is {in_steps:.3f}.",
+        f"These are the seconds under dawnbench of the {reached} of {len(runs)} runs that reached; "
+        f"counted in steps it is {in_steps:.3f}.",
     )
 else:
     print("fewer than two runs reached the target: there is no variation to speak of")
@@ -361,55 +288,8 @@ else:
 # ### Beside the literature
 
 # %%
-readme = published("reach_rates.csv")
-cases = [(row.recipe, row.reached, row.runs, viz.LITERATURE) for row in readme.itertuples()]
-cases += [
-    (name, sum(map(math.isfinite, times.steps_to_target(group))), len(group), colour)
-    for name, group, colour in groups[::-1]
-]
-fig, (left, right) = viz.figure(columns=2, height=2.9, width_ratios=[3, 2])
-table = []
-for place, (name, reached, count, colour) in enumerate(cases):
-    rate = statistics.reach_rate([1.0] * int(reached) + [math.inf] * int(count - reached))
-    left.plot([rate.low, rate.high], [place, place], color=colour, marker="", linestyle="-")
-    left.plot(rate.value, place, color=colour, marker="o", linestyle="")
-    left.text(
-        rate.value, place - 0.18, f"{reached}/{count}", ha="center", va="bottom", fontsize=8, color=colour
-    )
-    table.append(
-        {
-            "recipe": name,
-            "reached": reached,
-            "runs": count,
-            "rate": rate.value,
-            "low": rate.low,
-            "high": rate.high,
-        }
-    )
-left.set_yticks(range(len(cases)), [case[0].replace(" (", "\n(") for case in cases])
-left.set(xlim=(0, 1.02), ylim=(len(cases) - 0.5, -0.7), xlabel="reach rate, 95 % interval")
-words = []
-for place, (name, group, colour) in enumerate(groups[::-1]):
-    found = [t for t in times.seconds_to_target(group, "dawnbench") if math.isfinite(t)]
-    if len(found) > 1:
-        k = statistics.coefficient_of_variation(found)
-        right.plot([k.low, min(k.high, 1)], [place, place], color=colour, marker="", linestyle="-")
-        right.plot(k.value, place, color=colour, marker="o", linestyle="")
-        right.text(k.value, place - 0.05, f"{k.value:.2f}", ha="left", va="bottom", fontsize=8, color=colour)
-        words.append(f"{name} {k.value:.2f} [{k.low:.2f}, {k.high:.2f}] over {k.n} runs")
-right.axvline(0.15, color="black", linewidth=0.9, linestyle="--")
-right.text(0.17, len(groups) - 0.35, 'our bound\nfor "low"', fontsize=8, va="bottom")
-right.set_yticks(range(len(groups)), [group[0] for group in groups[::-1]])
-right.set(xlim=(0, 1), ylim=(len(groups) - 0.3, -0.6), xlabel="variation, 95 % interval")
-alt = "Reach rates: " + "; ".join(
-    f"{row['recipe']} {row['reached']}/{row['runs']} [{row['low']:.2f}, {row['high']:.2f}]" for row in table
-)
-alt += (
-    ". Variation of the seconds under dawnbench: "
-    + ("; ".join(words) or "fewer than two runs reached")
-    + ". The literature's variation is not drawn: no number is known to us."
-)
-viz.show(fig, alt=alt, data=pd.DataFrame(table))
+fig, alt, data = times_figures.literature_figure(groups)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # **A published recipe that "trains to 94 %" does so in six to eight runs of ten.** The right panel has no grey point because the abstract gives no number. (Different data, model, target and hardware: compare the shape, not the values.)
@@ -417,26 +297,9 @@ viz.show(fig, alt=alt, data=pd.DataFrame(table))
 # The README's 79 s and 74 s are one run under two rules. Here is the same sum for yours, on the medians:
 
 # %%
-known = dict(zip(published("clock_rules_cifar10.csv").part, published("clock_rules_cifar10.csv").seconds))
-with_all, by_rule = known["with validation on the clock"], known["by the DAWNBench rule"]
-lines = [
-    {
-        "run": "cifar10-fast, V100 (README)",
-        "everything": with_all,
-        "by dawnbench": by_rule,
-        "ratio": with_all / by_rule,
-    }
-]
-for name, group, _ in groups[::-1]:
-    wall, bench = (float(np.median(times.seconds_to_target(group, rule))) for rule in ("wall", "dawnbench"))
-    if math.isfinite(bench):
-        lines.append(
-            {"run": f"{name}, median", "everything": wall, "by dawnbench": bench, "ratio": wall / bench}
-        )
-display(pd.DataFrame(lines).round(3))
-print(
-    f"README: {with_all} s - {known['validation']} s of validation + {known['preprocessing']} s of preprocessing = {with_all - known['validation'] + known['preprocessing']} s"
-)
+table, words = times_figures.readme_sum(groups)
+display(table)
+print(words)
 
 # %% [markdown]
 # ### Fool yourself, 1: choose the clock
@@ -449,17 +312,16 @@ for name, group, colour in groups:
     viz.show(fig, alt=alt, data=data)
 
 # %%
-scores = {
-    rule: clock.score(runs, rule)
-    for rule in clock.RULES
-    if len(runs) > 2 or clock.RULES[rule].score != "drop-extremes"
-}
-smallest = min(
-    (rule for rule, answer in scores.items() if answer), key=lambda rule: scores[rule].seconds, default="none"
-)
+able = [
+    name for name, rule in clock.RULES.items() if len(runs) > 2 or rule.score != "drop-extremes"
+]
+scores = {name: clock.score(runs, name) for name in able}
+published = [name for name in able if scores[name]]
+smallest = min(published, key=lambda name: scores[name].seconds, default="none")
 rule_guess.compare(
     smallest,
-    "What a rule counts matters, and so does how it makes one number of many: dawnbench takes the fastest run, the others a median or a mean.",
+    "What a rule counts matters, and so does how it makes one number of many: "
+    "dawnbench takes the fastest run, the others a median or a mean.",
 )
 
 # %% [markdown]
@@ -470,59 +332,9 @@ rule_guess.compare(
 #
 # Move the target by a point and look at the median of the steps (relative to the one at the announced target or, where that is a miss, to the smallest). Near the ceiling the line breaks off: more than half of the runs miss, so the median is infinite.
 
-
 # %%
-def moved(group):
-    announced = times.at(group[0])["value"]
-    return [round(announced + shift, 4) for shift in (-0.1, -0.05, -0.02, -0.01, 0.0, 0.005, 0.01)]
-
-
-fig, ax = viz.figure(height=2.8)
-table, words, top = [], [], 1.0
-for name, group, colour in groups[::-1]:
-    announced, curves = times.at(group[0])["value"], {run.header.repeat: times.curve(run) for run in group}
-    shifts = np.round(np.arange(-0.05, 0.0201, 0.005), 4)
-    found = statistics.threshold_sensitivity(curves, announced + shifts)
-    medians = np.array([np.median(list(times_at.values())) for times_at in found.values()])
-    if not np.isfinite(medians).any():
-        words.append(f"{name}: the median is a miss at every target drawn")
-        continue
-    base = (
-        medians[list(shifts).index(0.0)]
-        if math.isfinite(medians[list(shifts).index(0.0)])
-        else np.min(medians)
-    )
-    drawn = np.array([m / base if math.isfinite(m) else math.nan for m in medians])
-    ax.plot(100 * shifts, drawn, color=colour, marker="o", markersize=3.5, linestyle="-", markevery=1)
-    last, top = np.flatnonzero(np.isfinite(drawn))[-1], max(top, np.nanmax(drawn))
-    viz.direct_label(
-        ax,
-        100 * shifts[last],
-        drawn[last],
-        name + ("" if last == len(shifts) - 1 else ", then a miss"),
-        colour,
-    )
-    one_less = list(shifts).index(-0.01)
-    table += [
-        {
-            "runs": name,
-            "target": announced + s,
-            "median steps": m,
-            "reach rate": np.mean(np.isfinite(list(f.values()))),
-        }
-        for s, m, f in zip(shifts, medians, found.values())
-    ]
-    words.append(
-        f"{name}: one point less than {announced:g} takes {drawn[one_less]:.2f} of the median steps, two points less {drawn[list(shifts).index(-0.02)]:.2f}"
-    )
-ax.axvline(0, color="black", linewidth=0.9, linestyle="--")
-ax.set(
-    xlabel="target moved by (points of accuracy)",
-    ylabel="median steps, relative",
-    xlim=(-5.3, 4),
-    ylim=(0, 1.1 * top),
-)
-viz.show(fig, alt="; ".join(words) + ".", data=pd.DataFrame(table))
+fig, alt, data = times_figures.target_figure(groups)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # One point of accuracy is worth more than most optimisations that people publish, and it is within the noise of a single evaluation. **A target is part of the result**: fix it first, write it down, and show what happens on both sides of it.
@@ -533,26 +345,27 @@ viz.show(fig, alt="; ".join(words) + ".", data=pd.DataFrame(table))
 
 # %%
 for name, group, _ in groups:
-    intervals = (
-        settings.coarse_every
-        if name == "yours"
-        else sorted({group[0].config["evaluate_every"] * factor for factor in (1, 3, 6)})
-    )
-    fig, alt, data = times.grid_figure(group, moved(group), intervals, name)
+    intervals = sorted({group[0].config["evaluate_every"] * factor for factor in (1, 3, 6)})
+    intervals = settings.coarse_every if name == "yours" else intervals
+    fig, alt, data = times.grid_figure(group, times.moved(group), intervals, name)
     viz.show(fig, alt=alt, data=data)
 
 # %%
-coarsest = max(settings.coarse_every)
-fine_steps = times.steps_to_target(runs, moved(runs)[0])
-coarse_steps = times.steps_to_target(runs, moved(runs)[0], coarsest)
+coarsest, easiest = max(settings.coarse_every), times.moved(runs)[0]
+fine, coarse = (
+    times.percent(times.variation(times.steps_to_target(runs, easiest, every)))
+    for every in (1, coarsest)
+)
 print(
-    f"target {moved(runs)[0]:g}: variation {times.percent(times.variation(fine_steps))} read every {settings.evaluate_every} steps, {times.percent(times.variation(coarse_steps))} read every {coarsest}"
+    f"target {easiest:g}: variation {fine} read every {settings.evaluate_every} steps, "
+    f"{coarse} read every {coarsest}"
 )
 passed = times.steps_to_target(runs, every=coarsest)
-share = statistics.evaluation_share(times.seconds_to_target(runs, "dawnbench", every=coarsest), passed)
-print(
-    f"target {settings.target:g}, read every {coarsest} steps: {'there is no spread to share' if math.isnan(share) else f'{share:.0%} of the variance of the seconds is only which evaluation passed'} (claim D05)"
-)
+seconds = times.seconds_to_target(runs, "dawnbench", every=coarsest)
+share = statistics.evaluation_share(seconds, passed)
+found = f"{share:.0%} of the variance of the seconds is only which evaluation passed"
+found = "there is no spread to share" if math.isnan(share) else found
+print(f"target {settings.target:g}, read every {coarsest} steps: {found} (claim D05)")
 
 # %% [markdown]
 # **A lower variation is not a better measurement.** Evaluate so rarely that every run passes at the same evaluation, and the variation is 0: a property of your schedule. When the runs split over two evaluations, it jumps up again, without any change in the training. At a coarse interval almost all of the variance is *which evaluation passed*.
@@ -563,36 +376,8 @@ print(
 # Train n times, show the best. Its expected time is computed exactly, over all draws of n of the runs that reached. For normal times it lies about *sd x E[largest of n normals]* below the mean (dashed; claim D24), whatever the recipe.
 
 # %%
-fig, ax = viz.figure(height=2.8)
-table, words = [], []
-for name, group, colour in groups[::-1]:
-    found = [t for t in times.seconds_to_target(group, "dawnbench") if math.isfinite(t)]
-    if len(found) < 2:
-        continue
-    mean, sd, counts = np.mean(found), np.std(found, ddof=1), range(1, len(found) + 1)
-    best = [statistics.expected_best_of(found, n) / mean for n in counts]
-    theory = [1 - statistics.best_of_n_bias(sd, n) / mean for n in counts]
-    ax.plot(counts, best, color=colour, marker="o", markersize=3.5, linestyle="-", markevery=1)
-    ax.plot(counts, theory, color=colour, marker="", linestyle="--", linewidth=0.9)
-    viz.direct_label(ax, counts[-1], best[-1] - (0.1 if name == "yours" else 0), name, colour)
-    table += [
-        {"runs": name, "n": n, "best / mean": b, "normal theory": t} for n, b, t in zip(counts, best, theory)
-    ]
-    n = min(5, len(found))
-    words.append(
-        f"{name}: the best of {n} runs takes {best[n - 1]:.2f} of the mean (normal theory {theory[n - 1]:.2f}), the best of all {len(found)} takes {best[-1]:.2f}"
-    )
-ax.text(0.02, 0.05, "dashed: normal theory", transform=ax.transAxes, fontsize=8)
-ax.xaxis.get_major_locator().set_params(integer=True)
-ax.set(
-    xlabel="runs from which the best is shown",
-    ylabel="expected time / mean",
-    ylim=(0, 1.05),
-    xlim=(0.5, max([len(group) for _, group, _ in groups]) * 1.2),
-)
-viz.show(
-    fig, alt=("; ".join(words) or "fewer than two runs reached the target") + ".", data=pd.DataFrame(table)
-)
+fig, alt, data = times_figures.best_of_figure(groups)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # Whoever has the larger spread gains the more by choosing. A benchmark that takes one chosen run rewards *unreliable* recipes and large budgets. Say how many runs you made, and publish the median.
@@ -602,68 +387,8 @@ viz.show(
 # The first crossing is the best moment of a noisy curve, not the model at the end. And choosing a run by its validation accuracy flatters that very accuracy: the **winner's curse**. The part of the gain that is luck does not come back on test images, which no choice has seen.
 
 # %%
-fig, (left, right) = viz.figure(columns=2, height=2.8, width_ratios=[2, 3])
-table, words = [], []
-for place, (name, group, colour) in enumerate(groups):
-    rate, end = statistics.reach_rate(times.steps_to_target(group)).value, times.kept(group) / len(group)
-    for x, share in ((0, rate), (1, end)):
-        left.bar(x + 0.4 * place, share, 0.36, color=colour)
-        left.text(x + 0.4 * place, share + 0.02, f"{share:.0%}", ha="center", fontsize=8)
-    validation, test = (
-        [100 * value for value in values]
-        for values in zip(*((times.curve(run)[1][-1], run.last("test_accuracy")) for run in group))
-    )
-    counts = range(1, len(group) + 1)
-    gains = {
-        part: [times.picked_by(validation, values, n) - np.mean(values) for n in counts]
-        for part, values in (("validation", validation), ("test", test))
-    }
-    for part, line, mark in (("validation", "-", "o"), ("test", "--", "s")):
-        right.plot(
-            counts,
-            gains[part],
-            color=colour,
-            linestyle=line,
-            marker=mark,
-            markersize=3,
-            markevery=max(1, len(group) // 10),
-        )
-        viz.direct_label(
-            right, counts[-1], gains[part][-1], part if len(groups) == 1 else f"{name}: {part}", colour
-        )
-    peak = 100 * np.mean([times.curve(run)[1].max() - times.curve(run)[1][-1] for run in group])
-    cost = times.full_cost(group, "dawnbench")
-    expected = statistics.expected_time(times.seconds_to_target(group, "dawnbench"), cost)
-    fastest = min(times.seconds_to_target(group, "dawnbench"))
-    table.append(
-        {
-            "runs": name,
-            "reach rate": rate,
-            "end above": end,
-            "peak - final (points)": peak,
-            "gain on validation": gains["validation"][-1],
-            "gain on test": gains["test"][-1],
-            "fastest s": fastest,
-            "expected s": expected,
-        }
-    )
-    words.append(
-        f"{name}: {rate:.0%} of the runs cross the target and {end:.0%} end at or above it; the peak of a curve is {peak:.1f} points above its end; the best of {len(group)} by validation is {gains['validation'][-1]:+.1f} points on validation "
-        f"and {gains['test'][-1]:+.1f} on test; the fastest run takes {times.in_seconds(fastest)}, the expected time with failures is {times.in_seconds(expected)}"
-    )
-left.set_xticks(
-    [0.2 * (len(groups) - 1), 1 + 0.2 * (len(groups) - 1)], ["cross the\ntarget", "end at or\nabove it"]
-)
-left.set(ylim=(0, 1.15), ylabel="share of the runs")
-left.set_axisbelow(True)
-right.xaxis.get_major_locator().set_params(integer=True)
-right.axhline(0, color="black", linewidth=0.7)
-right.set(
-    xlabel="runs from which the best by validation is taken",
-    ylabel="gain over the mean (points)",
-    xlim=(0.5, max(len(group) for _, group, _ in groups) * 1.55),
-)
-viz.show(fig, alt="; ".join(words) + ".", data=pd.DataFrame(table))
+fig, alt, data = times_figures.kept_figure(groups)
+viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # A dozen runs say little about the size of the gap between the two lines (read the recorded runs, where there are any); that the upper line lies higher *on average* is what arithmetic promises. So: **stop by validation, report test, count the runs that end below.**
@@ -680,7 +405,7 @@ factors = (1, 2, 8, 32)
 teach.explore(
     own,
     interactive,
-    target=(settings.target, sorted({*moved(runs)[1:], settings.target})),
+    target=(settings.target, sorted({*times.moved(runs)[1:], settings.target})),
     every=(settings.evaluate_every, [settings.evaluate_every * factor for factor in factors]),
     rule=("dawnbench", list(times.PER_RUN)),
 )
@@ -736,7 +461,8 @@ def your_loaders():
     return load()
 
 
-your_target = {"metric": "validation_accuracy", "value": round(settings.target - 0.05, 4), "higher": True}
+value = round(settings.target - 0.05, 4)
+your_target = {"metric": "validation_accuracy", "value": value, "higher": True}
 yours = timed_fit(YourModule, your_loaders, your_target, steps=300, every=10)
 for rule in clock.RULES:
     print(f"{rule:<10} {clock.time_to_target(yours, rule)}")
