@@ -242,7 +242,7 @@ def keep_fresh(folder: Path) -> None:
 
 
 def record(path: str) -> Path:
-    """Pack the runs that an executed notebook used into `data/results/NN.jsonl`, to be committed with the kit.
+    """Pack the runs that an executed notebook used into `data/results/NN.jsonl.gz`, to be committed with the kit.
 
     Raises:
         RequestError: not an executed lab, or its runs are no longer in the store.
@@ -264,7 +264,7 @@ def record(path: str) -> Path:
     runs = [run for key, run in runs.items() if key in wanted]
     if len(runs) < len(wanted):
         raise RequestError(f"{path} used {len(wanted)} runs, of which the store holds {len(runs)}; run it again")
-    target = paths.data() / "results" / f"{lab}.jsonl"
+    target = paths.data() / "results" / f"{lab}.jsonl.gz"
     pack(runs, target)
     return target
 

@@ -153,7 +153,7 @@ class Lab:
 
     def recorded(self) -> list[Run]:
         """The runs of larger sweeps that are committed with the kit."""
-        return read_many(paths.data() / "results" / f"{self.entry.number}.jsonl")
+        return read_many(paths.data() / "results" / f"{self.entry.number}.jsonl.gz")
 
     def keep(self, key: str, value) -> None:
         """Keep a prediction or an answer in the record, as JSON has it (a number of numpy as a number, NaN as a text)."""

@@ -34,7 +34,7 @@ small { color: #666 }
 
 def recorded_runs() -> list[Run]:
     """All runs that are committed with the kit."""
-    return [run for path in sorted((paths.data() / "results").glob("[0-9][0-9].jsonl")) for run in read_many(path)]
+    return [run for path in sorted((paths.data() / "results").glob("[0-9][0-9].jsonl.gz")) for run in read_many(path)]
 
 
 def page(title: str, body: str) -> str:

@@ -8,11 +8,14 @@ is being written its file ends in `.partial`; it takes its name when it has ende
 import contextlib
 import dataclasses
 import datetime
+import gzip
+import io
 import json
 import math
 import os
 import re
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -187,16 +190,23 @@ def read(path: Path) -> Run | None:
 
 
 def read_many(path: Path) -> list[Run]:
-    """All runs of a packed file, as `pack` writes it; an absent file holds none."""
+    """All runs of a packed file, as `pack` writes it; an absent file holds none.
+
+    Raises:
+        WorkError: the file is damaged.
+    """
     if not Path(path).exists():
         return []
-    with open(path, "rb") as file:
-        return list(parse(file, str(path)))
+    try:
+        content = gzip.decompress(Path(path).read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise WorkError(f"{path}: not a packed file of runs ({error}); restore it") from None
+    return list(parse(io.BytesIO(content), str(path)))
 
 
 def pack(runs: Iterable[Run], path: Path) -> None:
-    """Write runs one after the other into one small file, numbers rounded to six significant digits, in an order that
-    does not depend on the one given.
+    """Write runs one after the other into one small gzip file, numbers rounded to six significant digits, in an order
+    that does not depend on the one given.
     """
     lines = []
     for run in runs:
@@ -209,7 +219,8 @@ def pack(runs: Iterable[Run], path: Path) -> None:
         lines.append((key, content))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes("".join(content for _, content in sorted(lines)).encode())
+    # Without a time inside, equal runs give equal bytes.
+    temporary.write_bytes(gzip.compress("".join(content for _, content in sorted(lines)).encode(), mtime=0))
     os.replace(temporary, path)
 
 

@@ -144,7 +144,16 @@ def test_a_corrupt_line_is_named_with_its_file_and_number(tmp_path, line):
     with pytest.raises(
         WorkError, match=r"some run\.jsonl, line 4: not a line of a run .*restore the file or delete it"
     ):
-        runs.read_many(tmp_path / "some run.jsonl")
+        runs.read(tmp_path / "some run.jsonl")
+
+
+def test_a_damaged_pack_is_named(tmp_path):
+    runs.pack([planted()], tmp_path / "07.jsonl.gz")
+    content = (tmp_path / "07.jsonl.gz").read_bytes()
+    for damaged in (content[:-9], b"not a pack", content[:40] + bytes(40) + content[80:]):
+        (tmp_path / "07.jsonl.gz").write_bytes(damaged)
+        with pytest.raises(WorkError, match=r"07\.jsonl\.gz: not a packed file of runs"):
+            runs.read_many(tmp_path / "07.jsonl.gz")
 
 
 records = st.dictionaries(
