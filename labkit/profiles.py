@@ -68,6 +68,7 @@ class Profile07:
         [2.0**-e for e in range(8, 3, -1)], "base rates of the row-LSTM at the smallest batch", above=0
     )
     lstm_batches: list[int] = setting([16, 1024], "batch sizes at which the row-LSTM is trained", least=1)
+    lstm_seeds: int = setting(1, "seeds of the row-LSTM's table, counted from the first of `seeds`", least=1)
     lstm_rules: list[str] = setting(
         ["legw", "linear"],
         "scaling rules that the row-LSTM follows",

@@ -144,7 +144,8 @@ def test_a_corrupt_line_is_named_with_its_file_and_number(tmp_path, line):
     with pytest.raises(
         WorkError, match=r"some run\.jsonl, line 4: not a line of a run .*restore the file or delete it"
     ):
-        runs.read(tmp_path / "some run.jsonl")
+        with open(tmp_path / "some run.jsonl", "rb") as file:
+            list(runs.parse(file, "some run.jsonl"))
 
 
 def test_a_damaged_pack_is_named(tmp_path):

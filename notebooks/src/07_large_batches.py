@@ -278,7 +278,7 @@ mlp_runs = lab.train_together(
 )
 
 # %%
-lstm_runs = lab.train(plans.lstm_table(settings), label="row-LSTM")
+lstm_runs = lab.train(plans.lstm_table(settings), lab.repeats(settings.lstm_seeds), "row-LSTM")
 lstm_runs += lab.train(plans.adaptive(settings), label="adaptive solvers")
 lstm_runs += lab.train(plans.equal_steps(settings), label="equal updates")
 
