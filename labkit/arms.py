@@ -111,8 +111,6 @@ def step_together(recipes: Sequence[Recipe], data, writers: Sequence[RunWriter],
     batches = DeviceBatches(
         data.train_x, data.train_y, first.batch, seed=repeat, augment=first.augment, sampling=first.sampling, **scale
     )
-    # The loop of Lightning opens a loader once before it reads it, so a run of its own begins with the second epoch.
-    batches.set_epoch(1)
     probe = min(1024, len(data.train_x))
     evaluations = {
         "train": (data.train_x[:probe], data.train_y[:probe]),

@@ -51,6 +51,12 @@ class ImageClassification(pl.LightningModule):
     def forward(self, images: Tensor) -> Tensor:
         return self.model(images)
 
+    def on_train_epoch_start(self) -> None:
+        # A resumed run goes on with the order of the epoch it is in, not with the first one.
+        batches = self.trainer.train_dataloader
+        if hasattr(batches, "set_epoch"):
+            batches.set_epoch(self.trainer.current_epoch)
+
     def training_step(self, batch, batch_index: int) -> Tensor:
         images, classes = batch
         return F.cross_entropy(self.model(images), classes, label_smoothing=self.label_smoothing)

@@ -184,7 +184,7 @@ class DeviceBatches:
 
     def plan(self, epoch: int) -> Plan:
         """Which samples this rank reads in `epoch`, and how each is changed."""
-        state = np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0]
+        state = np.random.SeedSequence([self.seed, epoch + 1]).generate_state(1, np.uint64)[0]
         generator = torch.Generator(self.device).manual_seed(int(state) >> 1)
 
         def draw(limit: int) -> Tensor:
@@ -212,8 +212,9 @@ class DeviceBatches:
         return torch.cat([rows, part[whole:].view(self.world, -1)[self.rank]])
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # A generator: an epoch begins when its first batch is read, however often a training loop opens the loader.
         epoch, self.epoch = self.epoch, self.epoch + 1
-        return self._batches(epoch)
+        yield from self._batches(epoch)
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         plan, local = self.plan(epoch), self.batch // self.world
