@@ -104,9 +104,8 @@ def board() -> str:
     """The verdicts of the recorded runs: one line for each claim that has one, and the count of all."""
     table = claims.board(report.recorded_runs())
     judged = table[table["verdict"] != "not attempted"]
-    lines = ["| claim | statement | verdict | evidence |", "|---|---|---|---|"]
-    lines += [
-        f"| {row['claim']} | {row['statement']} | **{row['verdict']}** | {row['evidence']} |"
-        for row in judged.to_dict("records")
-    ]
-    return "\n".join(lines) + f"\n\nAll {len(table)} claims on the board so far: {report.counts(table)}."
+    lines = ["| claim | statement | verdict |", "|---|---|---|"]
+    lines += [f"| {row['claim']} | {row['statement']} | **{row['verdict']}** |" for row in judged.to_dict("records")]
+    lines += ["", f"All {len(table)} claims on the board so far: {report.counts(table)}."]
+    lines += ["The evidence behind each: `labkit report --html FILE`, or the end of each notebook."]
+    return "\n".join(lines)

@@ -139,25 +139,25 @@ def retuned(recorded: Map, yours: Map, solvers: Sequence[str] = ("adam", "rmspro
 def curvature(recorded: Sequence, yours: Sequence):
     """Smoothed, signed curvature along the gradient against epochs and against updates.
 
-    Lines are the first seed of each batch; a triangle marks the peak of every seed.
+    Lines are the first seed of each batch, recorded in blue and yours, dotted, in orange; a triangle marks the peak of
+    every seed.
     """
-    tints = dict(zip((64, 256, 1024), (viz.SERIES[2], viz.SERIES[0], viz.SERIES[1])))
     fig, axes = viz.figure(2, 1, height=3.0, sharey=True)
     rows, named = [], set()
     for run, own in [*((run, False) for run in recorded), *((run, True) for run in yours)]:
         probes, batch = run.series("curvature"), run.config["batch"]
         smooth = running_median([row.value for row in probes])
-        top, colour = int(np.argmax(smooth)), viz.YOURS if own else tints.get(batch, viz.RECORDED)
+        top, colour = int(np.argmax(smooth)), viz.YOURS if own else viz.RECORDED
         for ax, axis in zip(axes, ("epoch", "step")):
             x = [getattr(row, axis) for row in probes]
             ax.plot(x[top], smooth[top], color=colour, marker="v", markersize=6, markeredgecolor="white", zorder=5)
             if (own, batch, axis) not in named:
                 named.add((own, batch, axis))
-                ax.plot(x[1:], smooth[1:], color=colour, marker="", linestyle="--" if own else "-", linewidth=1.0)
+                ax.plot(x[1:], smooth[1:], color=colour, marker="", linestyle=":" if own else "-", linewidth=1.2)
                 ax.annotate(
                     f"{batch}",
                     (x[top], smooth[top]),
-                    xytext=(0, 6),
+                    xytext=(11 if own else 0, 6),
                     textcoords="offset points",
                     ha="center",
                     color=colour,

@@ -281,7 +281,8 @@ else:
     print("fewer than two runs reached the target: there is no variation to speak of")
 
 # %% [markdown]
-# **Expect 15 to 35 % here.** That is not "low" by our bound, and it is not a defect of your machine: counted in steps, where no clock is involved, it is about as large. Models this small reach their target in a few epochs, where one lucky evaluation is a large part of the whole.
+# **Expect 15 to 35 % at profile quick.** That is not "low" by our bound, and it is not a defect of your machine: counted in steps, where no clock is involved, it is about as large. A small MLP reaches its target within a few evaluations of noise: one lucky look is a large part of the whole.
+# The recorded ResNet-8 (blue, below) varies less: its curves climb through the target more steeply than they wobble, and it is evaluated more coarsely. Both numbers are right. *Variation belongs to a recipe, a target and an evaluation interval, not to "TTA".*
 # Whether the paper's claim holds for the public logs is the question of lab 12.
 
 # %% [markdown]
@@ -573,7 +574,7 @@ teach.check("11.5", reasons)
 # ## Take away
 #
 # - TTA is a clock, a target, an evaluation interval and a set of runs. Name all four, before the runs, and publish reach rate, median, interval and expected time with failures.
-# - A low variation proves nothing by itself: evaluated rarely it is 0. A high one (15 to 35 % here) means that one run proves nothing.
+# - A low variation proves nothing by itself: evaluated rarely it is 0. A high one (15 to 35 % for the small MLP) means that one run proves nothing.
 # - The first crossing is not the model you keep, and the best of n is not the recipe you have.
 #
 # Next: **12** reads the public logs with the same tools; **10** asks when more workers stop helping. Sources: Coleman et al., *Analysis of DAWNBench*, 2019 (abstract); the rule texts of DAWNBench, MLPerf, AlgoPerf and the modded-nanogpt speed-run; READMEs of cifar10-fast, torchskeleton and ml-cifar-10-faster.
