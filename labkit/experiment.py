@@ -173,19 +173,6 @@ def train(
         return writer.run if writer.run.status == "finished" else writer.finish()
 
 
-class InOrder:
-    """A list of batches that Lightning takes for one loader (a list of lists it would take for many)."""
-
-    def __init__(self, batches: list):
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self):
-        return iter(self.batches)
-
-
 def fit(recipe: Recipe, data: images.Images, writer, repeat: int, progress, model, callbacks):
     """The body of `train`: data span, init span, then Lightning with the clock attached."""
     import logging
@@ -216,7 +203,7 @@ def fit(recipe: Recipe, data: images.Images, writer, repeat: int, progress, mode
         "validation": (data.validation_x, data.validation_y),
         "test": (data.test_x, data.test_y),
     }
-    loaders = {name: InOrder(evaluation_batches(x, y, **scale)) for name, (x, y) in evaluations.items() if len(x)}
+    loaders = {name: evaluation_batches(x, y, **scale) for name, (x, y) in evaluations.items() if len(x)}
     during = tuple(name for name in loaders if name in recipe.evaluate_on)
     synchronise(device)
     loaded = writer.now()

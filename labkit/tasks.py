@@ -52,16 +52,23 @@ class ImageClassification(pl.LightningModule):
         return self.model(images)
 
     def on_train_epoch_start(self) -> None:
-        # A resumed run goes on with the order of the epoch it is in, not with the first one.
-        batches = self.trainer.train_dataloader
-        if hasattr(batches, "set_epoch"):
-            batches.set_epoch(self.trainer.current_epoch)
+        # A resumed run goes on with the order of its epoch, counted in steps: Lightning's own count of epochs may have
+        # gone one too far when a checkpoint was saved at the end of one.
+        trainer = self.trainer
+        if hasattr(trainer.train_dataloader, "set_epoch"):
+            done = trainer.global_step * trainer.accumulate_grad_batches
+            trainer.train_dataloader.set_epoch(done // trainer.num_training_batches)
 
     def training_step(self, batch, batch_index: int) -> Tensor:
         images, classes = batch
         return F.cross_entropy(self.model(images), classes, label_smoothing=self.label_smoothing)
 
     def on_validation_epoch_start(self) -> None:
+        loaders = len(self.trainer.num_val_batches)
+        if loaders != len(self.evaluations):
+            raise RequestError(
+                f"{loaders} validation loader(s) for the evaluations {', '.join(self.evaluations)}; give one loader each"
+            )
         self._totals = {name: torch.zeros(3, device=self.device) for name in self.evaluations}
 
     def validation_step(self, batch, batch_index: int, dataloader_idx: int = 0) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from labkit import runs
-from labkit.datasets.memory import DeviceBatches
+from labkit.datasets.memory import DeviceBatches, evaluation_batches
 from labkit.errors import RequestError
 from labkit.optim import build
 from labkit.optim.schedules import Schedule
@@ -140,6 +140,24 @@ def test_resumed_after_half_is_bit_for_bit_the_run_that_was_not_interrupted(tmp_
     for name, weight in straight.state_dict().items():
         assert torch.equal(second.state_dict()[name], weight), name
     assert not torch.equal(first.model[1].weight, straight.model[1].weight)
+
+
+def test_one_loader_for_each_evaluation_or_a_clear_word():
+    x, y = toy()
+    for evaluations, loaders in ((("validation", "test"), [in_order(x, y)]), (("validation",), [in_order(x, y)] * 2)):
+        task = ImageClassification(mlp(), evaluations=evaluations)
+        with pytest.raises(RequestError, match="give one loader each"):
+            trainer(3).fit(task, DeviceBatches(x, y, 32), loaders)
+
+
+def test_evaluation_batches_are_one_loader_for_lightning():
+    x, y = toy()
+    task = ImageClassification(mlp())
+    boss = trainer(3, check_val_every_n_epoch=1)
+    boss.fit(task, DeviceBatches(x, y, 32), evaluation_batches(x, y, 40))
+    with torch.no_grad():
+        hits = sum(int((task.cpu()(xs).argmax(1) == ys).sum()) for xs, ys in evaluation_batches(x, y, 40))
+    assert float(boss.callback_metrics["validation_accuracy"]) == pytest.approx(hits / len(x))
 
 
 def free_port() -> str:

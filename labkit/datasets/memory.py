@@ -234,8 +234,12 @@ class DeviceBatches:
         return x if plan.hole_top is None else blank(x, plan.hole_top, plan.hole_left, self._side)
 
 
+class InOrder(list):
+    """A list of batches (x, y) that Lightning takes for one loader; a plain list it would take for many."""
+
+
 def evaluation_batches(x, y, batch: int = 1024, *, mean: float = 0.0, std: float = 1.0, device="cpu",
-                       dtype: torch.dtype = torch.float32) -> list[tuple[Tensor, Tensor]]:
+                       dtype: torch.dtype = torch.float32) -> InOrder:
     """All samples in order, without augmentation, the last batch smaller: a list, to be read any number of times.
 
     Every rank gets the whole set.
@@ -246,4 +250,4 @@ def evaluation_batches(x, y, batch: int = 1024, *, mean: float = 0.0, std: float
     if batch < 1 or not std > 0:
         raise RequestError(f"batch must be 1 or more and std above 0, not {batch} and {std}")
     x, y = _tensors(x, y, device)
-    return list(zip(normalise(x, mean, std, dtype).split(batch), y.split(batch)))
+    return InOrder(zip(normalise(x, mean, std, dtype).split(batch), y.split(batch)))

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from labkit import models
 from labkit.datasets.memory import DeviceBatches, evaluation_batches
-from labkit.experiment import InOrder
 from labkit.optim import build
 from labkit.optim.schedules import Schedule, to_torch
 from labkit.runs import Header, RunWriter
@@ -68,7 +67,7 @@ def bench_lightning_against_a_bare_loop(compare, tmp_path, name, batch, steps, a
                 callbacks=[edges, TimeToAccuracy(writer, batch)],
             )
             task = ImageClassification(model, "sgd", schedule, optimizer_options={"momentum": 0.9})
-            trainer.fit(task, batches, InOrder(evaluation))
+            trainer.fit(task, batches, evaluation)
         return edges.seconds
 
     def bare():
