@@ -89,7 +89,7 @@ WRONG = [
     ("reproduce --labs ,", "--labs names no lab", "such as 07,11"),
     ("reproduce --resume", "nothing to resume", "leave --resume away"),
     ("reproduce --out {file}", "is a file", "give a folder"),
-    ("record 07", "07 is not a notebook", "labkit run 07"),
+    ("record 07", "07 is not a notebook", "give an executed one"),
     ("badges somewhere", "'somewhere' is not a repository", "write owner/name"),
     ("data fetch", "needs a dataset", "allowed: mnist5k, procedural, mnist, fashion-mnist, cifar10"),
     ("data fetch mnist5k nonsense", "unknown dataset 'nonsense'", "allowed: mnist5k"),
