@@ -16,6 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help:
 	@echo "make reproduce   run every lab at profile quick, offline, and write a report"
 	@echo "make test        the whole test suite"
+	@echo "make setup       only make .venv and install the pinned set"
 	@echo "make lab         JupyterLab, opened on notebook 00"
 	@echo "make notebooks   build the notebooks from notebooks/src and refresh their outputs"
 	@echo "make bench       benchmarks, as ratios measured in one run"

@@ -177,11 +177,14 @@ def verdict_of(claim: Claim, outcome: str) -> str:
 def board(runs: Sequence[Run], lab: str | None = None):
     """The scoreboard as a data frame: one row a claim, in the order of the files.
 
-    A run that is given twice (recorded, and again in the own store) counts once.
+    The same seed of the same configuration counts once, as it was given first: a run made again is no new evidence.
     """
     import pandas as pd
 
-    runs = list({(run.header.identity, run.header.machine, run.header.began): run for run in runs}.values())
+    once: dict = {}
+    for run in runs:
+        once.setdefault((run.header.lab, canonical(run.config), run.header.repeat, run.header.source), run)
+    runs = list(once.values())
     rows = []
     for claim in load(lab):
         verdict = judge(claim, runs)

@@ -83,7 +83,7 @@ def plan(entry: Entry, profile: str, seeds: list[int]) -> str:
     cost = costs().get(entry.number, {}).get(profile)
     time = "Its time has not been measured yet."
     if cost:
-        time = f"It took {cost['seconds']:.0f} s on {cost['cpu']} ({cost.get('threads') or 'all'} threads)."
+        time = f"It took {cost['seconds']:.0f} s on {cost['cpu']} ({'1 thread' if cost.get('threads') == 1 else str(cost.get('threads') or 'all') + ' threads'})."
     return (
         f"**Lab {entry.number}** at profile **{profile}**, seeds {', '.join(map(str, seeds))}. {time} "
         "A run that was finished before is not trained again."

@@ -97,7 +97,7 @@ class Lab:
                     )
                 )
                 progress.update(len(runs))
-            progress.close(f"{label}: {len(runs)} runs")
+            progress.close(f"{label}: {len(runs)} run{'s' * (len(runs) != 1)}")
         return runs if own else self._use(runs)
 
     def train_together(
@@ -126,7 +126,7 @@ class Lab:
                         progress=inner,
                     )
                     progress.update(len(runs))
-            progress.close(f"{label}: {len(runs)} runs")
+            progress.close(f"{label}: {len(runs)} run{'s' * (len(runs) != 1)}")
         return self._use(runs)
 
     def evidence(self, name: str, rows: Iterable[tuple], **config) -> Run:
@@ -182,9 +182,12 @@ class Lab:
             "hardware": machine.hardware(self.device),
             "software": machine.software(),
         }
-        found = [f"{count} claims {verdict}" for verdict, count in own["verdict"].value_counts().items()]
-        text = f"recorded: {len(self.used)} runs of lab {self.entry.number} at profile {self.profile}"
-        text = ", ".join([text, *found])
+        text = f"recorded: {len(self.used)} run{'s' * (len(self.used) != 1)} of lab {self.entry.number} at profile {self.profile}"
+        if len(own):
+            found = own["verdict"].value_counts().items()
+            text += "; claims judged by these runs alone: " + ", ".join(
+                f"{count} {verdict}" for verdict, count in found
+            )
         from IPython.display import display
 
         display({RECORD_MIME: content, "text/plain": text}, raw=True)

@@ -107,5 +107,5 @@ def board() -> str:
     lines = ["| claim | statement | verdict |", "|---|---|---|"]
     lines += [f"| {row['claim']} | {row['statement']} | **{row['verdict']}** |" for row in judged.to_dict("records")]
     lines += ["", f"All {len(table)} claims on the board so far: {report.counts(table)}."]
-    lines += ["The evidence behind each: `labkit report --html FILE`, or the end of each notebook."]
+    lines += ["Those not attempted yet, and the evidence behind each verdict: `labkit report --html FILE`."]
     return "\n".join(lines)

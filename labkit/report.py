@@ -27,7 +27,8 @@ th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bo
 th { border-bottom: 2px solid #888 }
 table.board td:nth-child(2), table.board td:nth-child(4) { min-width: 15rem }
 td.verdict { white-space: nowrap }
-small { color: #666 }
+small, figcaption { color: #555; font-size: .88rem }
+figure { margin: 1.2rem 0 }
 .failed { color: #a02010 }
 """
 
@@ -112,6 +113,22 @@ def image_alts(path: Path):
                 yield output.get("metadata", {}).get("image/png", {}).get("alt")
 
 
+def main_figures(path: Path) -> list[str]:
+    """The figures of cells tagged `figure:NAME`, as HTML with a link to their notebook: your points, in the report."""
+    found = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if any(tag.startswith("figure:") for tag in cell["metadata"].get("tags", ())):
+            for output in cell.get("outputs", ()):
+                if "image/png" in output.get("data", {}):
+                    alt = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""), quote=True)
+                    source = "".join(output["data"]["image/png"]).strip()
+                    found.append(
+                        f'<figure><img alt="{alt}" src="data:image/png;base64,{source}"><figcaption>From <a href='
+                        f'"{path.stem}.html">{path.stem}</a>: {alt}</figcaption></figure>\n'
+                    )
+    return found
+
+
 def records(path: Path) -> list[dict]:
     """The records that an executed notebook carries."""
     found = []
@@ -122,13 +139,14 @@ def records(path: Path) -> list[dict]:
 
 def write(folder: Path, manifest: dict) -> Path:
     """`index.html` of a results folder, from its manifest and its executed notebooks."""
-    stems, rows, own = sorted(manifest["labs"]), [], {}
+    stems, rows, own, figures = sorted(manifest["labs"]), [], {}, []
     for stem in stems:
         state, notebook = manifest["labs"][stem], folder / f"{stem}.ipynb"
         link = stem
         if notebook.exists():
             link = f'<a href="{notebook_page(notebook).name}">{stem}</a>'
             own.update({key: record["verdicts"] for record in records(notebook) for key in [record["lab"]]})
+            figures += main_figures(notebook)
         status = (
             f"{state['seconds']:.0f} s"
             if state["status"] == "done"
@@ -146,11 +164,12 @@ def write(folder: Path, manifest: dict) -> Path:
     versions = ", ".join(f"{name} {version}" for name, version in machine.software().items())
     body = f"""<h1>labkit: what was measured here</h1>
 <p>Profile <b>{html.escape(request["profile"])}</b>, seeds {html.escape(request["seeds"])}, begun {manifest["began"]}, finished {manifest["finished"]}.
-Machine: {html.escape(str(facts["cpu"]))}, {facts["cpus"]} logical CPUs, {facts["threads"] or "all"} threads used, {facts["memory_gib"]} GiB, accelerator: {html.escape(str(facts["device"]))}. {html.escape(versions)}.</p>
+Machine: {html.escape(str(facts["cpu"]))}, {facts["cpus"]} logical CPUs, {facts["threads"] or "all"} thread(s) used, {facts["memory_gib"]} GiB, accelerator: {html.escape(str(facts["device"]))}. {html.escape(versions)}.</p>
 <h2>Labs</h2>
 <table><thead><tr><th scope="col">notebook</th><th scope="col">time</th><th scope="col">verdicts from these runs alone</th></tr></thead><tbody>
 {chr(10).join(rows)}
 </tbody></table>
+{"".join(figures)}
 <h2>Scoreboard</h2>
 <p>Recorded runs, committed with the kit, together with yours: {html.escape(counts(board))}. A claim that is only remembered shows no figure of its paper;
 every rule was written before its sweep, and a run made under another version of a rule does not count. Misses and contradictions stay.</p>

@@ -187,7 +187,7 @@ def test_the_record_holds_what_ran_on_what_and_the_verdicts(session, shell):
         "07.p1": "legw",
         "07.p2": {"factor": 2.5, "steps": 3, "all": [1, 2], "none": "NaN"},
     }
-    assert output.data["text/plain"].startswith("recorded: 1 runs of lab 07 at profile smoke, ")
+    assert output.data["text/plain"].startswith("recorded: 1 run of lab 07 at profile smoke; claims")
 
 
 def test_the_board_is_over_recorded_runs_and_those_of_this_session(session, monkeypatch):

@@ -83,6 +83,14 @@ def test_a_long_curve_gets_few_markers():
     assert len(range(0, 1000, line.get_markevery())) <= 15
 
 
+@pytest.mark.parametrize("none", ["", "none", "None", " "])
+def test_markers_that_no_line_joins_are_data_and_stay(none):
+    fig, ax = viz.figure()
+    (line,) = ax.plot(range(100), range(100), linestyle=none, marker="o")
+    viz.render(fig)
+    assert line.get_markevery() is None
+
+
 @pytest.mark.parametrize("size", [{"width": 7}, {"height": 5}])
 def test_a_figure_larger_than_the_page_is_refused(size):
     with pytest.raises(RequestError, match="6.5 x 4.0"):

@@ -66,19 +66,22 @@ def predict(question_id: str, question: str, options, answer=None, lab=None) -> 
         question_id: for example `07.p1`.
         question: one sentence.
         options: the allowed answers, or, for a number, its unit as a text (`""` for a plain number).
-        answer: None (or `...`) while not answered: that prints "not answered yet" and raises nothing.
+        answer: None (or `...`) while not answered: that prints "not answered yet" and raises nothing. So does an
+            answer that is none of the options, or no finite number: a slip of the pen must not stop the notebook.
         lab: if given, `lab.keep(question_id, answer)` puts the answer in the record.
-
-    Raises:
-        RequestError: the answer is none of the options, or is not a finite number.
     """
     unit = options if isinstance(options, str) else ""
     allowed = () if isinstance(options, str) else tuple(str(option) for option in options)
-    given = None if answer is None or answer is ... else _valid(question_id, answer, allowed)
+    given, problem = None, ""
+    if answer is not None and answer is not ...:
+        try:
+            given = _valid(question_id, answer, allowed)
+        except RequestError as error:
+            problem = f"{error}; "
     prediction = Prediction(question_id, question, allowed, unit, given)
     form = "one of: " + ", ".join(allowed) if allowed else f"a number{f' ({unit})' if unit else ''}"
     if given is None:
-        state = f"not answered yet: put your answer ({form}) in place of None and run this cell again"
+        state = f"{problem}not answered yet: put your answer ({form}) in place of None and run this cell again"
     else:
         state = f"your prediction: {prediction._shown(given)}"
         if lab is not None:
@@ -95,7 +98,7 @@ def _valid(question_id: str, answer, allowed: tuple[str, ...]):
             raise RequestError(f"{question_id}: answer {answer!r} is none of: {', '.join(allowed)}")
         return option
     try:
-        number = math.nan if isinstance(answer, (bool, str)) else float(answer)
+        number = math.nan if isinstance(answer, bool) else float(answer)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):

@@ -138,8 +138,9 @@ def render(fig: Figure) -> bytes:
     for ax in fig.axes:
         ax.title.set_fontsize(10)  # `set_title` takes its size from the settings in force when it is called
         for line in ax.lines:
-            points = len(line.get_xdata())
-            if points > _MARKS and line.get_markevery() is None:
+            points, joined = len(line.get_xdata()), str(line.get_linestyle()).lower() not in ("none", "", " ")
+            # Only where a line joins them may markers be thinned out: alone, each is a datum.
+            if joined and points > _MARKS and line.get_markevery() is None:
                 line.set_markevery(math.ceil(points / _MARKS))
     drawn, packed = io.BytesIO(), io.BytesIO()
     with style():

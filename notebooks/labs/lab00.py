@@ -35,6 +35,16 @@ def ring_seconds(size: float, ranks: int, latency: float, bandwidth: float) -> f
     return 2 * (ranks - 1) * (latency * 1e-6 + size / ranks / (bandwidth * 1e9))
 
 
+def _units(given, wanted: float, rounds: int, start: float, transfer: float) -> str | None:
+    """What to say to an answer with the right rounds and pieces, where only powers of 1000 are wrong."""
+    powers = [1000.0**power for power in range(-4, 5)]
+    if any(_near(given, wanted * power) for power in powers):
+        return "only a power of 1000 is wrong: the answer is in seconds, 1 us is 1e-6 s and 1 GB is 1e9 bytes"
+    if any(_near(given, rounds * (start * one + transfer * other)) for one in powers for other in powers):
+        return "the rounds are right, the units are not: the latency is in us (* 1e-6), the bandwidth in GB/s (* 1e9)"
+    return None
+
+
 def _allreduce(answer) -> str | None:
     for size, ranks, latency, bandwidth in ((8e6, 4, 20.0, 2.0), (1e3, 8, 5.0, 10.0), (1e9, 2, 50.0, 1.0)):
         given, wanted = answer(size, ranks, latency, bandwidth), ring_seconds(size, ranks, latency, bandwidth)
@@ -51,9 +61,12 @@ def _allreduce(answer) -> str | None:
             (rounds * (latency + transfer / ranks), "the latency is in microseconds; make it seconds"),
             (rounds * (start + size / ranks / bandwidth), "the bandwidth is in GB/s; make it bytes per second"),
         )
-        return f"{case}, not {wanted:.6g}: " + next(
+        why = next(
             (why for value, why in mistakes if _near(given, value)),
-            "each of 2 (ranks - 1) rounds costs one latency and size / ranks bytes",
+            _units(given, wanted, rounds, start, transfer / ranks),
+        )
+        return f"{case}, not {wanted:.6g}: " + (
+            why or "each of 2 (ranks - 1) rounds costs one latency and size / ranks bytes"
         )
     return _alone(answer)
 

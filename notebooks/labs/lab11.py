@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 import numpy as np
 
@@ -20,7 +21,8 @@ PICKS = {
 }
 FIELDS = ("rule", "target", "every", "pick")
 
-# 11.1: curves that each catch one way of reading a first crossing.
+# 11.1: curves that each catch one way of reading a first crossing. Each is read beside "exact", so that an answer that
+# drops the misses still has a time to take the median of.
 CURVES = {
     "best later": ([1.0, 2.0, 3.0, 4.0], [0.80, 0.85, 0.91, 0.97]),
     "exact": ([1.0, 2.0, 3.0], [0.80, 0.90, 0.95]),
@@ -31,19 +33,41 @@ FAITHFUL = {
     "exact": (2.0, "a value equal to the target must count: first crossing is >=, not >"),
     "falls back": (2.0, "a curve that falls below the target again has still crossed it at its first passing value"),
     "best later": (3.0, "the time of the best value is not the time of the first that passes"),
-    "miss": (math.inf, "a run that never passes takes infinitely long, not as long as it ran (argmax of nothing is 0)"),
+    "miss": (math.inf, "a run that never passes takes infinitely long: its time is math.inf"),
 }
+MISSES = {
+    1.0: "a run that never passes takes infinitely long, not until its first evaluation (argmax of nothing is 0)",
+    3.0: "a run that never passes takes infinitely long, not as long as it ran",
+}
+SHAPE = "return three things: the list of times (one for each curve), their median and the reach rate"
+
+
+def _shape(given, curves: int) -> str | None:
+    """What is wrong with the form of an answer to 11.1."""
+    if given is None:
+        return SHAPE
+    if not isinstance(given, (tuple, list)) or len(given) != 3 or not isinstance(given[0], (tuple, list, np.ndarray)):
+        return f"{SHAPE}; for {curves} curves you give {given!r}"
+    for part, values in (("every time", given[0]), ("the median", given[1:2]), ("the reach rate", given[2:])):
+        if not all(isinstance(value, Real) for value in values):
+            return f"{SHAPE}; {part} is a number (a miss is math.inf), and you give {list(values)}"
+    return None
 
 
 def times_median_reach(answer: Callable) -> str | None:
     """Spec of 11.1: `answer(curves, target)` gives (times, median with misses as infinity, reach rate)."""
     for name, curve in CURVES.items():
-        given = answer([curve], 0.90)
-        if given is None:
-            return "return three things: the times, their median and the reach rate"
-        times = given[0]
-        if list(times) != [FAITHFUL[name][0]]:
-            return f"{FAITHFUL[name][1]}; for times {curve[0]} and values {curve[1]} you give {list(times)}"
+        given = answer([curve, CURVES["exact"]], 0.90)
+        wrong = _shape(given, 2)
+        if wrong:
+            return wrong
+        times = list(given[0])
+        if len(times) != 2:
+            left_out = "a miss stays in the list, as math.inf" if name == "miss" else "each curve has one time"
+            return f"{left_out}: for two curves you give the times {times}"
+        if times[0] != FAITHFUL[name][0]:
+            why = MISSES.get(times[0], FAITHFUL[name][1]) if name == "miss" else FAITHFUL[name][1]
+            return f"{why}; for times {curve[0]} and values {curve[1]} you give {times[0]}"
     curves = [CURVES["exact"], CURVES["best later"], CURVES["miss"], CURVES["miss"], CURVES["miss"]]
     times, median, reach = answer(curves, 0.90)
     if median == 2.5:
@@ -83,24 +107,49 @@ LEDGER = Run(
 LEDGER_MISTAKES = {
     ("wall", 19.0): "the wall clock does not stop between spans: 0.5 s passed there in which nothing was recorded",
     ("dawnbench", 19.5): "that is the wall clock; dawnbench leaves evaluation, checkpoints and unrecorded time out",
-    ("dawnbench", 17.0): "dawnbench does not count evaluation",
+    ("dawnbench", 17.0): "dawnbench counts neither evaluation nor checkpoints (2 s each here)",
     ("dawnbench", 12.0): "dawnbench counts initialisation and data too, not training alone",
     ("mlperf", 19.5): "initialisation is free under mlperf: its clock starts at the first touch of the data",
     ("mlperf", 17.0): "the mlperf clock runs from start to stop, so the 0.5 s without a span count as well",
-    ("mlperf", 15.5): "checkpoints are on the mlperf clock: nothing stops it",
+    ("mlperf", 15.5): "evaluation and checkpoints (2 s each here) are both on the mlperf clock: nothing stops it",
     ("algoperf", 15.0): "algoperf counts update steps and compilation only: neither initialisation nor data",
 }
 
 
+def _off_by(rule: str, seconds: float) -> str:
+    """What of the ledger is as long as an answer is wrong: forgotten where `seconds` is negative, else too much."""
+    lengths: dict[str, list[float]] = {}
+    for span in LEDGER.spans:
+        lengths.setdefault(span.kind, []).append(span.end - span.start)
+    gap = LEDGER.spans[-1].end - sum(map(sum, lengths.values()))
+    pieces = [("the time without a span", gap, clock.RULES[rule].gaps)]
+    for kind, parts in lengths.items():
+        counted = kind in clock.RULES[rule].counts
+        pieces.append((kind if len(parts) == 1 else f"all spans of {kind}", sum(parts), counted))
+        pieces += [(f"one span of {kind}", parts[0], counted)] if len(parts) > 1 else []
+    fits = [
+        name
+        for name, length, counted in pieces
+        if counted == (seconds < 0) and math.isclose(length, abs(seconds), abs_tol=1e-6)
+    ]
+    what = "missing, as long as" if seconds < 0 else "too much, as long as"
+    named = f"{abs(seconds):g} s {what} {' or '.join(fits)}; " if fits else ""
+    return f"{named}{rule} is: {clock.RULES[rule].says}"
+
+
 def ledger_by_hand(answer: dict) -> str | None:
     """Spec of 11.2: seconds under each rule that judges single runs."""
+    if not isinstance(answer, dict):
+        return f"give the seconds by rule, a dictionary with the entries {', '.join(reading.PER_RUN)}; not {answer!r}"
     for rule in reading.PER_RUN:
         if rule not in answer:
             return f"give the seconds under {rule} too"
-        right = clock.time_to_target(LEDGER, rule).seconds
-        if not math.isclose(answer[rule], right, abs_tol=1e-6):
-            why = LEDGER_MISTAKES.get((rule, float(answer[rule])), clock.RULES[rule].says)
-            return f"{answer[rule]:g} s under {rule}: {why}"
+        given, right = answer[rule], clock.time_to_target(LEDGER, rule).seconds
+        if not isinstance(given, Real):
+            return f"under {rule} a number of seconds is expected, such as 1.5; you give {given!r}"
+        if not math.isclose(given, right, abs_tol=1e-6):
+            why = LEDGER_MISTAKES.get((rule, float(given))) or _off_by(rule, given - right)
+            return f"{given:g} s under {rule}: {why}"
     return None
 
 
@@ -115,7 +164,9 @@ def expected_with_failures(answer: Callable) -> str | None:
         if given is None:
             return "return a number of seconds"
         if math.isclose(given, mean):
-            return f"{given:g} s is the mean of those that reached: {len(times) - len(ok)} failures were paid too"
+            missed = len(times) - len(ok)
+            failures = "1 failure was" if missed == 1 else f"{missed} failures were"
+            return f"{given:g} s is the mean of those that reached: {failures} paid too"
         if math.isclose(given, mean / p):
             return f"{given:g} s is the mean / p: it charges a failure what a success costs, but it ran {budget:g} s"
         if math.isclose(given, budget / p):

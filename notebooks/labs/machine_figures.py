@@ -3,6 +3,7 @@
 Each function returns (figure, text alternative, data).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -111,7 +112,7 @@ def guesses(measured: Sequence[tuple], guessed: Sequence, recorded: Sequence[Seq
     ax.set(xscale="log", xlabel="each number in its own unit", ylim=(0.4 - len(rows), 0.6), title="; ".join(key))
     ax.set_yticks([-n for n in range(len(rows))], [f"{row['number']} ({row['unit']})" for row in rows])
     drawn = [value for row in rows for value in (row["measured"], row["guess"], *row["recorded"]) if value]
-    ax.set_xlim(min(drawn) / 3, max(drawn) * 3)
+    _log_x(ax, min(drawn) / 3, max(drawn) * 3)
     here = ", ".join(f"{name} {value:.3g} {unit}" for name, value, unit in measured)
     guess = "; ".join(f"{r['number']} {r['guess']:.4g}, log10 error {r['log10 error']:.2f}" for r in answers)
     others = "; ".join(f"{row['number']} {', '.join(map(str, row['recorded']))}" for row in rows if recorded)
@@ -141,18 +142,38 @@ def noise(timings: Mapping[str, Sequence[float]], side: int, cpus: int):
     ax.set_yticks([-n for n in range(len(timings))], list(timings))
     ax.set(
         xscale="log",
-        xlim=(table["slowest"].min() / 2, table["fastest"].max() * 2),
         ylim=(0.5 - len(timings), 0.6),
         xlabel="GFLOP/s of one timing",
-        title=f"The same {side} x {side} product, {times} timings each",
+        title=f"The same {side} x {side} product, {_counted(times, 'timing')} each",
     )
+    _log_x(ax, table["slowest"].min() / 2, table["fastest"].max() * 2)
     lines = [
         f"{name}: median {middle:.3g} GFLOP/s, from {slow:.3g} to {fast:.3g}"
         for name, slow, middle, fast in table.itertuples(index=False)
     ]
-    alt = f"{times} timings of a {side} x {side} matrix product on {cpus} CPUs. {'; '.join(lines)}."
+    alt = f"{_counted(times, 'timing')} of a {side} x {side} matrix product on {_counted(cpus, 'CPU')}. "
+    alt += f"{'; '.join(lines)}."
     return fig, alt, table
 
 
 def _centred(ax, text: str, x: float, y: float, points: int) -> None:
     ax.annotate(text, (x, y), xytext=(0, points), textcoords="offset points", ha="center", fontsize=8)
+
+
+def _log_x(ax, low: float, high: float) -> None:
+    """A logarithmic axis from `low` to `high` with plain labels that do not touch.
+
+    Ticks are powers of ten, at most eight; where fewer than two lie inside, the steps 1, 2 and 5 of each.
+    """
+    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    ticks = [10.0**power for power in powers[:: math.ceil(len(powers) / 8) or 1]]
+    if len(ticks) < 2:
+        near = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = [step * 10.0**power for power in near for step in (1, 2, 5) if low <= step * 10.0**power <= high]
+    ax.set_xlim(low, high)
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xticks([], minor=True)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)

@@ -153,11 +153,12 @@ def curvature(recorded: Sequence, yours: Sequence):
             ax.plot(x[top], smooth[top], color=colour, marker="v", markersize=6, markeredgecolor="white", zorder=5)
             if (own, batch, axis) not in named:
                 named.add((own, batch, axis))
+                again = own and (False, batch, axis) in named  # the recorded line is labelled already
                 ax.plot(x[1:], smooth[1:], color=colour, marker="", linestyle=":" if own else "-", linewidth=1.2)
                 ax.annotate(
-                    f"{batch}",
+                    "" if again else f"{batch}",
                     (x[top], smooth[top]),
-                    xytext=(11 if own else 0, 6),
+                    xytext=(0, 6),
                     textcoords="offset points",
                     ha="center",
                     color=colour,
@@ -183,8 +184,8 @@ def curvature(recorded: Sequence, yours: Sequence):
     frame = pd.DataFrame(rows)
     said = (
         [
-            f"batch {batch} at epoch {group['peak epoch'].mean():.3g}, update {group['peak update'].mean():.0f}"
-            for batch, group in frame.groupby("batch")
+            f"{source}, batch {batch}: epoch {group['peak epoch'].mean():.3g}, update {group['peak update'].mean():.0f}"
+            for (source, batch), group in frame.groupby(["source", "batch"])
         ]
         if rows
         else []

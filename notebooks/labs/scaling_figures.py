@@ -135,7 +135,7 @@ def heat_map(
             source, base = (recorded, viz.RECORDED) if recorded.runs else (yours, viz.YOURS)
             if source.found(cell):
                 face, ink = heat(source.mean(cell, name), name, base)
-                place = (math.log2(cell.batch) + 0.12, math.log2(cell.rate))
+                place = (math.log2(cell.batch) + 0.16, math.log2(cell.rate) - 0.3)  # below the line, right of the mark
                 text = ax.text(*place, number(source.mean(cell, name)), ha="center", va="center", fontsize=7, color=ink)
                 text.set(zorder=6, path_effects=[withStroke(linewidth=2, foreground=face)])
     ticks = [math.log2(batch) for batch in main.table.batches]

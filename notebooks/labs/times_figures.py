@@ -20,6 +20,10 @@ Groups = Sequence[tuple[str, Sequence[Run], str]]
 DRAWN = 12  # curves of a group: more lines hide each other; the dots are those of all runs
 
 
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
+
+
 def reached_seconds(runs: Sequence[Run]) -> list[float]:
     """Seconds under dawnbench of the runs that reached their target."""
     return [seconds for seconds in times.seconds_to_target(runs, "dawnbench") if math.isfinite(seconds)]
@@ -50,7 +54,7 @@ def crossings_figure(groups: Groups):
                 for run, step, (_, values) in zip(runs, crossed, curves)
             ]
         ax.axhline(target, color="black", linewidth=0.9, linestyle="--")
-        title = f"{name}: {runs[0].config['model']}, {len(runs)} runs" + f", {DRAWN} drawn" * (len(runs) > DRAWN)
+        title = f"{name}: {runs[0].config['model']}, {_runs(len(runs))}" + f", {DRAWN} drawn" * (len(runs) > DRAWN)
         top = max(values.max() for _, values in curves)
         ax.set(xlabel="optimizer steps", ylim=(max(0, target - 0.12), top + 0.01), title=title)
         note = f"dashed: target {target:g}\ndots: first crossings"
@@ -58,7 +62,9 @@ def crossings_figure(groups: Groups):
         reached = [step for step in crossed if math.isfinite(step)]
         spread = f", the first at step {min(reached):.0f} and the last at step {max(reached):.0f}" if reached else ""
         kept = times.kept(runs)
-        parts.append(f"{name}: {len(reached)} of {len(runs)} runs cross {target:g}{spread}; {kept} end at or above it")
+        parts.append(
+            f"{name}: {len(reached)} of {_runs(len(runs))} cross {target:g}{spread}; {kept} end at or above it"
+        )
     np.atleast_1d(axes)[0].set_ylabel("validation accuracy")
     return fig, "; ".join(parts) + ".", pd.DataFrame(table)
 
@@ -89,8 +95,8 @@ def literature_figure(groups: Groups):
             right.plot([k.low, min(k.high, 1)], [place, place], color=colour, marker="", linestyle="-")
             right.plot(k.value, place, color=colour, marker="o", linestyle="")
             look = {"ha": "left", "va": "bottom", "fontsize": 8, "color": colour}
-            right.text(k.value, place - 0.05, f"{k.value:.2f}", **look)
-            words.append(f"{name} {k.value:.2f} [{k.low:.2f}, {k.high:.2f}] over {k.n} runs")
+            right.text(max(k.value, 0.17), place - 0.05, f"{k.value:.2f}", **look)  # never on the line of the bound
+            words.append(f"{name} {k.value:.2f} [{k.low:.2f}, {k.high:.2f}] over {_runs(k.n)}")
     right.axvline(0.15, color="black", linewidth=0.9, linestyle="--")
     right.text(0.17, len(groups) - 0.35, 'our bound\nfor "low"', fontsize=8, va="bottom")
     right.set_yticks(range(len(groups)), [group[0] for group in groups[::-1]])
@@ -108,7 +114,7 @@ def target_figure(groups: Groups):
     shifts = np.round(np.arange(-0.05, 0.0201, 0.005), 4)
     here, one, two = (list(shifts).index(shift) for shift in (0.0, -0.01, -0.02))
     fig, ax = viz.figure(height=2.8)
-    table, words, top = [], [], 1.0
+    table, words, ends, top = [], [], [], 1.0
     for name, runs, colour in groups[::-1]:
         announced, curves = times.at(runs[0])["value"], {run.header.repeat: times.curve(run) for run in runs}
         found = [
@@ -122,8 +128,7 @@ def target_figure(groups: Groups):
         drawn = np.where(np.isfinite(medians), medians / base, math.nan)
         ax.plot(100 * shifts, drawn, color=colour, marker="o", markersize=3.5, linestyle="-", markevery=1)
         last, top = np.flatnonzero(np.isfinite(drawn))[-1], max(top, np.nanmax(drawn))
-        label = name + ("" if last == len(shifts) - 1 else ", then a miss")
-        viz.direct_label(ax, 100 * shifts[last], drawn[last], label, colour)
+        ends.append((drawn[last], name + ("" if last == len(shifts) - 1 else ", then a miss"), colour))
         for shift, median, steps in zip(shifts, medians, found):
             share = np.mean(np.isfinite(steps))
             row = {"runs": name, "target": announced + shift, "median steps": median, "reach rate": share}
@@ -134,9 +139,13 @@ def target_figure(groups: Groups):
             if math.isfinite(drawn[one])
             else f"{name}: the median is a miss even one point below {announced:g}"
         )
+    height = -math.inf
+    for end, label, colour in sorted(ends):  # right of all lines, none on another
+        height = max(end, height + 0.09 * top)
+        viz.direct_label(ax, 100 * shifts[-1], height, label, colour)
     ax.axvline(0, color="black", linewidth=0.9, linestyle="--")
     ax.set(xlabel="target moved by (points of accuracy)", ylabel="median steps, relative")
-    ax.set(xlim=(-5.3, 4), ylim=(0, 1.1 * top))
+    ax.set(xlim=(-5.3, 4.5), ylim=(0, 1.1 * top))
     return fig, "; ".join(words) + ".", pd.DataFrame(table)
 
 
@@ -158,7 +167,7 @@ def best_of_figure(groups: Groups):
             table.append({"runs": name, "n": n, "best / mean": exact, "normal theory": normal})
         n = min(5, len(found))
         words.append(
-            f"{name}: the best of {n} runs takes {best[n - 1]:.2f} of the mean (normal theory {theory[n - 1]:.2f}), "
+            f"{name}: the best of {_runs(n)} takes {best[n - 1]:.2f} of the mean (normal theory {theory[n - 1]:.2f}), "
             f"the best of all {len(found)} takes {best[-1]:.2f}"
         )
     ax.text(0.02, 0.05, "dashed: normal theory", transform=ax.transAxes, fontsize=8)

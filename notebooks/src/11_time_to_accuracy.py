@@ -326,7 +326,7 @@ rule_guess.compare(
 )
 
 # %% [markdown]
-# Two lessons. *By what is on the clock*, `algoperf` counts least (update steps only) and `wall` most. *By what is published*, `dawnbench` has an edge that no engineering gives: it takes one run, and the submitter chooses which.
+# Two lessons. *By what is on the clock*, `algoperf` and `speedrun` count least (update steps only) and `wall` most; but `speedrun` times the whole run of fixed length, not the way to the first crossing, so its diamond can be the largest. *By what is published*, `dawnbench` has an edge that no engineering gives: it takes one run, and the submitter chooses which.
 # And two rules may publish **nothing**: `mlperf` forgives one miss but not two, and `speedrun` wants proof (p < 0.01) that the *mean final* accuracy meets the target.
 #
 # ### Fool yourself, 2: choose the target
@@ -338,7 +338,7 @@ fig, alt, data = times_figures.target_figure(groups)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# One point of accuracy is worth more than most optimisations that people publish, and it is within the noise of a single evaluation. **A target is part of the result**: fix it first, write it down, and show what happens on both sides of it.
+# One point of accuracy can be worth as much as a clever optimisation (the line above says how much here), and it is within the noise of a single evaluation. **A target is part of the result**: fix it first, write it down, and show what happens on both sides of it.
 #
 # ### Fool yourself, 3: choose the evaluation interval
 #
@@ -369,7 +369,7 @@ found = "there is no spread to share" if math.isnan(share) else found
 print(f"target {settings.target:g}, read every {coarsest} steps: {found} (claim D05)")
 
 # %% [markdown]
-# **A lower variation is not a better measurement.** Evaluate so rarely that every run passes at the same evaluation, and the variation is 0: a property of your schedule. When the runs split over two evaluations, it jumps up again, without any change in the training. At a coarse interval almost all of the variance is *which evaluation passed*.
+# **A lower variation is not a better measurement.** Evaluate so rarely that every run passes at the same evaluation, and the variation is 0: a property of your schedule. When the runs split over two evaluations, it jumps up again, without any change in the training. At a coarse interval most of the variance is *which evaluation passed* (98 % in the recorded runs; less where a busy machine adds its own).
 # At the other end, near the ceiling, evaluating often means many noisy looks: the reach rate goes up because the runs get more chances to be lucky. So: many evaluations before the typical crossing, the same interval for everyone, and the interval in the report.
 #
 # ### Fool yourself, 4: choose the run
@@ -577,7 +577,7 @@ teach.check("11.5", reasons)
 # - A low variation proves nothing by itself: evaluated rarely it is 0. A high one (15 to 35 % for the small MLP) means that one run proves nothing.
 # - The first crossing is not the model you keep, and the best of n is not the recipe you have.
 #
-# Next: **12** reads the public logs with the same tools; **10** asks when more workers stop helping. Sources: Coleman et al., *Analysis of DAWNBench*, 2019 (abstract); the rule texts of DAWNBench, MLPerf, AlgoPerf and the modded-nanogpt speed-run; READMEs of cifar10-fast, torchskeleton and ml-cifar-10-faster.
+# Next on the evening route: **07**, scaling rules. (Planned: **12** reads the public logs with the same tools, **10** asks when more workers stop helping.) Sources: Coleman et al., *Analysis of DAWNBench*, 2019 (abstract); the rule texts of DAWNBench, MLPerf, AlgoPerf and the modded-nanogpt speed-run; READMEs of cifar10-fast, torchskeleton and ml-cifar-10-faster.
 
 # %% [markdown]
 # ## Record
