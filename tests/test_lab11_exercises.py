@@ -75,6 +75,17 @@ def test_the_solution_of_the_game_wins_all_that_can_be_won(capsys):
             statistics_of(lambda c, t: [s if v[-1] >= t else math.inf for s, v in zip(first(c, t), [x[1] for x in c])]),
             "falls below the target again has still crossed",
         ),
+        (
+            statistics_of(lambda c, t: [s for s in first(c, t) if math.isfinite(s)]),
+            "a miss stays in the list, as math.inf",
+        ),
+        (statistics_of(lambda c, t: first(c, t, miss=lambda curve: math.nan)), "its time is math.inf"),
+        (first, "return three things"),
+        (lambda c, t: np.array(first(c, t)), "return three things"),
+        (lambda c, t: (2.0, 2.0, 1.0), "return three things"),
+        (lambda c, t: (first(c, t), "2 s", 1.0), "the median is a number"),
+        (lambda c, t: (list(map(str, first(c, t))), 2.0, 1.0), "every time is a number"),
+        (lambda c, t: (first(c[:1], t), 2.0, 1.0), "each curve has one time"),
         (statistics_of(first, of_the_reached), "leaves the misses out"),
         (lambda c, t: (first(c, t), float(np.median(first(c, t))), 1.0), "a rate of 0.4"),
     ],
@@ -97,6 +108,28 @@ def test_a_rule_without_an_answer_is_asked_for_and_an_unplanned_number_gets_the_
     assert clock.RULES["wall"].says in lab11.EXERCISES["11.2"].spec({"wall": 1.0})
 
 
+@pytest.mark.parametrize(
+    "rule, seconds, message",
+    [
+        ("dawnbench", 13.0, "2 s missing, as long as init; "),
+        ("dawnbench", 14.0, "1 s missing, as long as data; "),
+        ("dawnbench", 9.0, "6 s missing, as long as one span of train; "),
+        ("dawnbench", 15.5, "0.5 s too much, as long as the time without a span; "),
+        ("mlperf", 16.5, "1 s missing, as long as data or one span of evaluate; "),
+        ("algoperf", 13.0, "1 s too much, as long as data or one span of evaluate; "),
+    ],
+)
+def test_a_forgotten_or_superfluous_span_is_named(rule, seconds, message):
+    right = {name: clock.time_to_target(lab11.LEDGER, name).seconds for name in times.PER_RUN}
+    assert f"under {rule}: {message}" in lab11.EXERCISES["11.2"].spec({**right, rule: seconds})
+
+
+def test_seconds_with_a_unit_or_without_a_rule_are_told_what_is_expected():
+    spec = lab11.EXERCISES["11.2"].spec
+    assert spec({"wall": "19.5 s"}) == "under wall a number of seconds is expected, such as 1.5; you give '19.5 s'"
+    assert "give the seconds by rule" in spec(19.5)
+
+
 def split(run_times):
     reached = [t for t in run_times if math.isfinite(t)]
     return np.mean(reached), len(reached) / len(run_times)
@@ -106,6 +139,10 @@ def split(run_times):
     "answer, message",
     [
         (lambda t, budget: split(t)[0], "3 failures were paid too"),
+        (
+            lambda t, budget: split(t)[0] if t[-1] == math.inf and len(t) == 2 else statistics.expected_time(t, budget),
+            "1 failure was paid too",
+        ),
         (lambda t, budget: split(t)[0] / split(t)[1], "charges a failure what a success costs"),
         (lambda t, budget: budget / split(t)[1], "only if a success costs the whole budget"),
         (lambda t, budget: split(t)[0] + (1 - split(t)[1]) * budget, "one failure at most"),

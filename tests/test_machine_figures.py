@@ -52,6 +52,8 @@ def test_a_guess_has_its_log_error_and_an_empty_or_impossible_one_has_none():
     assert f"Guesses: {name} 100, log10 error 1.00" in alt and "Recorded: none" in alt and viz.render(fig)
     low, high = fig.axes[0].get_xlim()
     assert low < 3.0 and high > 100.0
+    assert [label.get_text() for label in fig.axes[0].get_xticklabels()] == ["1", "10", "100"]
+    assert not len(fig.axes[0].get_xticks(minor=True))
 
 
 def test_no_guess_at_all_is_said_and_leaves_no_error():
@@ -72,4 +74,10 @@ def test_the_median_timing_is_not_moved_by_one_interruption():
     fig, alt, data = machine_figures.noise(timings, 256, cpus=4)
     assert data["median"].tolist() == [10.0, 9.0] and "spinning: median 9 GFLOP/s, from 1 to 9.5" in alt
     assert [len(line.get_xdata()) for line in fig.axes[0].lines] == [3, 3]
-    assert "on 4 CPUs" in alt and all(map(math.isfinite, fig.axes[0].get_xlim())) and viz.render(fig)
+    assert "on 4 CPUs." in alt and all(map(math.isfinite, fig.axes[0].get_xlim())) and viz.render(fig)
+
+
+def test_a_narrow_axis_has_steps_within_a_power_of_ten_and_one_is_singular():
+    fig, alt, _ = machine_figures.noise({"quiet": [101.0], "crowded": [46.0]}, 256, cpus=1)
+    assert [label.get_text() for label in fig.axes[0].get_xticklabels()] == ["50", "100", "200"]
+    assert alt.startswith("1 timing of") and "on 1 CPU." in alt and "1 timing each" in fig.axes[0].get_title()

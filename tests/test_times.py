@@ -177,6 +177,23 @@ def test_figures_of_groups_say_what_the_runs_hold():
     assert table["recorded", len(seconds)] == pytest.approx(min(seconds) / np.mean(seconds))
 
 
+def test_labels_stand_clear_of_lines():
+    groups = GROUPS["own and recorded"]
+    right = times_figures.literature_figure(groups)[0].axes[1]
+    bound = next(line.get_xdata()[0] for line in right.lines if line.get_linestyle() == "--")
+    assert all(text.get_position()[0] > bound for text in right.texts)
+    ax = times_figures.target_figure(groups)[0].axes[0]
+    end = max(x for line in ax.lines for x in line.get_xdata())
+    assert len(ax.texts) == 2 and all(text.xy[0] == end for text in ax.texts)
+    low, high = sorted(text.xy[1] for text in ax.texts)
+    assert high - low > 0.08 * ax.get_ylim()[1]
+
+
+def test_a_single_run_is_singular():
+    fig, words, _ = times_figures.crossings_figure([group("yours", 1)])
+    assert "1 of 1 run crosses 0.93" in words and fig.axes[0].get_title().endswith(", 1 run")
+
+
 def test_choosing_by_validation_gains_nothing_from_one_run_and_the_largest_from_all():
     _, runs, _ = GROUPS["own only"][0]
     gains = times_figures.selection_gains(runs)

@@ -61,13 +61,10 @@ def _allreduce(answer) -> str | None:
             (rounds * (latency + transfer / ranks), "the latency is in microseconds; make it seconds"),
             (rounds * (start + size / ranks / bandwidth), "the bandwidth is in GB/s; make it bytes per second"),
         )
-        why = next(
-            (why for value, why in mistakes if _near(given, value)),
-            _units(given, wanted, rounds, start, transfer / ranks),
-        )
-        return f"{case}, not {wanted:.6g}: " + (
-            why or "each of 2 (ranks - 1) rounds costs one latency and size / ranks bytes"
-        )
+        why = next((why for value, why in mistakes if _near(given, value)), None)
+        why = why or _units(given, wanted, rounds, start, transfer / ranks)
+        why = why or "each of 2 (ranks - 1) rounds costs one latency and size / ranks bytes"
+        return f"{case}, not {wanted:.6g}: {why}"
     return _alone(answer)
 
 

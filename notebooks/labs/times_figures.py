@@ -20,10 +20,6 @@ Groups = Sequence[tuple[str, Sequence[Run], str]]
 DRAWN = 12  # curves of a group: more lines hide each other; the dots are those of all runs
 
 
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
-
-
 def reached_seconds(runs: Sequence[Run]) -> list[float]:
     """Seconds under dawnbench of the runs that reached their target."""
     return [seconds for seconds in times.seconds_to_target(runs, "dawnbench") if math.isfinite(seconds)]
@@ -54,7 +50,8 @@ def crossings_figure(groups: Groups):
                 for run, step, (_, values) in zip(runs, crossed, curves)
             ]
         ax.axhline(target, color="black", linewidth=0.9, linestyle="--")
-        title = f"{name}: {runs[0].config['model']}, {_runs(len(runs))}" + f", {DRAWN} drawn" * (len(runs) > DRAWN)
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        title = f"{name}: {runs[0].config['model']}, {count}" + f", {DRAWN} drawn" * (len(runs) > DRAWN)
         top = max(values.max() for _, values in curves)
         ax.set(xlabel="optimizer steps", ylim=(max(0, target - 0.12), top + 0.01), title=title)
         note = f"dashed: target {target:g}\ndots: first crossings"
@@ -62,9 +59,8 @@ def crossings_figure(groups: Groups):
         reached = [step for step in crossed if math.isfinite(step)]
         spread = f", the first at step {min(reached):.0f} and the last at step {max(reached):.0f}" if reached else ""
         kept = times.kept(runs)
-        parts.append(
-            f"{name}: {len(reached)} of {_runs(len(runs))} cross {target:g}{spread}; {kept} end at or above it"
-        )
+        cross, end = "crosses" if len(reached) == 1 else "cross", "ends" if kept == 1 else "end"
+        parts.append(f"{name}: {len(reached)} of {count} {cross} {target:g}{spread}; {kept} {end} at or above it")
     np.atleast_1d(axes)[0].set_ylabel("validation accuracy")
     return fig, "; ".join(parts) + ".", pd.DataFrame(table)
 
@@ -96,7 +92,7 @@ def literature_figure(groups: Groups):
             right.plot(k.value, place, color=colour, marker="o", linestyle="")
             look = {"ha": "left", "va": "bottom", "fontsize": 8, "color": colour}
             right.text(max(k.value, 0.17), place - 0.05, f"{k.value:.2f}", **look)  # never on the line of the bound
-            words.append(f"{name} {k.value:.2f} [{k.low:.2f}, {k.high:.2f}] over {_runs(k.n)}")
+            words.append(f"{name} {k.value:.2f} [{k.low:.2f}, {k.high:.2f}] over {k.n} runs")
     right.axvline(0.15, color="black", linewidth=0.9, linestyle="--")
     right.text(0.17, len(groups) - 0.35, 'our bound\nfor "low"', fontsize=8, va="bottom")
     right.set_yticks(range(len(groups)), [group[0] for group in groups[::-1]])
@@ -167,7 +163,7 @@ def best_of_figure(groups: Groups):
             table.append({"runs": name, "n": n, "best / mean": exact, "normal theory": normal})
         n = min(5, len(found))
         words.append(
-            f"{name}: the best of {_runs(n)} takes {best[n - 1]:.2f} of the mean (normal theory {theory[n - 1]:.2f}), "
+            f"{name}: the best of {n} runs takes {best[n - 1]:.2f} of the mean (normal theory {theory[n - 1]:.2f}), "
             f"the best of all {len(found)} takes {best[-1]:.2f}"
         )
     ax.text(0.02, 0.05, "dashed: normal theory", transform=ax.transAxes, fontsize=8)
