@@ -10,6 +10,8 @@ RUN := $(VENV)/bin/python
 export OMP_WAIT_POLICY ?= PASSIVE
 export OMP_NUM_THREADS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( n > 1 ? n / 2 : 1 )))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Read by recipes as "$$REPO", so that the shell never sees it as code.
+export REPO
 
 .PHONY: help reproduce test lab notebooks badges bench setup clean
 
@@ -26,7 +28,7 @@ setup: $(VENV)/.installed
 
 # The stamp names what was installed: another requirements.txt installs again, the same one does not.
 $(VENV)/.installed: requirements.txt pyproject.toml
-	@test -n "$(PYTHON)" || { echo "labkit needs Python 3.11, 3.12 or 3.13; none was found (or name one: make PYTHON=/path/to/python3.11)"; exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { echo "labkit needs Python 3.11, 3.12 or 3.13; none was found (or name one: make PYTHON=/path/to/python3.11)"; exit 2; }
 	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet -r requirements.txt
 	$(RUN) -m pip install --quiet --no-deps -e .
@@ -48,8 +50,8 @@ bench: setup
 	$(RUN) -m labkit bench
 
 badges: setup
-	@test -n "$(REPO)" || { echo "usage: make badges REPO=owner/name"; exit 2; }
-	$(RUN) -m labkit badges $(REPO)
+	@test -n "$$REPO" || { echo "usage: make badges REPO=owner/name"; exit 2; }
+	$(RUN) -m labkit badges "$$REPO"
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -4,7 +4,6 @@ second path to a result.
 
 import base64
 import contextlib
-import datetime
 import json
 import os
 import sys
@@ -20,9 +19,10 @@ from labkit import lab as labs
 from labkit import machine, paths
 from labkit.errors import RequestError, WorkError
 from labkit.progress import FILE_VARIABLE, follow
+from labkit.results import choose_folder, now, read_manifest, writable, write_manifest
 from labkit.runs import Store, pack
 
-MANIFEST = "manifest.json"
+PLACES = ("LABKIT_DATA", "LABKIT_CACHE")
 
 
 @dataclass
@@ -60,15 +60,17 @@ def run(
         labs.request(entry.number, profile, seeds, overrides)
         if not entry.notebook.exists():
             raise RequestError(f"{entry.stem}.ipynb is not built; run: python -m labkit notebooks --sources-only")
-    folder = results_folder(out, resume)
-    before = read_manifest(folder) if resume else {}
     request = {"profile": profile, "seeds": seeds, "overrides": overrides or {}, "record_to": str(paths.store())}
+    folder = choose_folder(out, resume, request)
+    before = read_manifest(folder) if resume else {}
     if before and before["request"] != request:
         raise RequestError(
             f"{folder.name} was begun with {before['request']}; resume it with the same, or leave --resume away"
         )
-    store = Path(tempfile.mkdtemp(prefix="labkit-")) if fresh else paths.store()
-    folder.mkdir(parents=True, exist_ok=True)
+    writable(paths.store(), "the store of runs")
+    writable(folder, "the results folder")
+    # Fresh runs are trained in an empty store beside their results, then replace those of the usual one.
+    store = folder / "fresh runs" if fresh else paths.store()
     manifest = {
         "request": request,
         "hardware": machine.hardware(),
@@ -98,21 +100,24 @@ def run(
             manifest["labs"][entry.stem] = state
             write_manifest(folder, manifest)
 
-    # One job stays in this thread, where Ctrl-C reaches it.
-    if jobs == 1:
-        for entry in entries:
-            one(entry)
-    else:
-        with ThreadPoolExecutor(max_workers=jobs) as pool:
-            list(pool.map(one, entries))
-    if fresh:
-        keep_fresh(store)
+    try:
+        # One job stays in this thread, where Ctrl-C reaches it.
+        if jobs == 1:
+            for entry in entries:
+                one(entry)
+        else:
+            with ThreadPoolExecutor(max_workers=jobs) as pool:
+                list(pool.map(one, entries))
+    finally:
+        if fresh:
+            keep_fresh(store)
     from labkit import report
 
-    manifest["finished"] = now()
-    write_manifest(folder, manifest)
     outcome.notebooks.sort()
-    outcome.report = report.write(folder, manifest)
+    stamped = {**manifest, "finished": now()}
+    outcome.report = report.write(folder, stamped)
+    if not outcome.failed:
+        write_manifest(folder, stamped)
     if outcome.failed and len(entries) == 1:
         raise WorkError(
             f"lab {entries[0].stem} failed: {next(iter(outcome.failed.values()))}; its notebook is kept in {folder}"
@@ -129,29 +134,35 @@ def execute(source: Path, target: Path, request: dict) -> None:
     import papermill
 
     parameters = {**request, "interactive": False}
+    # The kernel runs in notebooks/: what is relative to this process would be another place there.
+    places = {name: str(Path(os.environ[name]).resolve()) for name in PLACES if os.environ.get(name)}
     with (
         tempfile.TemporaryDirectory(prefix="labkit-") as scratch,
         quiet(),
-        environment({FILE_VARIABLE: str(Path(scratch) / "line")}),
+        environment({FILE_VARIABLE: str(Path(scratch) / "line"), **places}),
         follow(Path(scratch) / "line"),
     ):
-        try:
-            papermill.execute_notebook(
-                str(source),
-                str(target),
-                parameters=parameters,
-                kernel_name="python3",
-                progress_bar=False,
-                cwd=str(paths.notebooks()),
-                store_widget_state=False,
-                start_timeout=180,
-                # The kernel listens on this machine only; its warning about plain text would stand in the terminal.
-                extra_arguments=["--IPKernelApp.log_level=40"],
-            )
-        except papermill.PapermillExecutionError as error:
-            raise WorkError(f"cell {error.cell_index}: {error.ename}: {error.evalue}") from None
-        except Exception as error:
-            raise WorkError(f"{type(error).__name__}: {error}") from None
+        for attempt in range(2):
+            try:
+                papermill.execute_notebook(
+                    str(source),
+                    str(target),
+                    parameters=parameters,
+                    kernel_name="python3",
+                    progress_bar=False,
+                    cwd=str(paths.notebooks()),
+                    store_widget_state=False,
+                    start_timeout=60,
+                    # The kernel listens on this machine only; a warning about plain text would stand in the terminal.
+                    extra_arguments=["--IPKernelApp.log_level=40"],
+                )
+                break
+            except papermill.PapermillExecutionError as error:
+                raise WorkError(f"cell {error.cell_index}: {error.ename}: {error.evalue}") from None
+            except Exception as error:
+                # Two kernels that start together may be given the same port: the one that lost it gets another chance.
+                if attempt or "Kernel didn't respond" not in str(error):
+                    raise WorkError(f"{type(error).__name__}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -185,53 +196,8 @@ def environment(values: dict):
                 os.environ[name] = value
 
 
-def now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
-def results_folder(out: str | None, resume: bool) -> Path:
-    """Where this batch writes: `out`, the newest unfinished folder when resuming, or a new one named by the time."""
-    if out is not None:
-        folder = Path(out).expanduser().resolve()
-        if folder.exists() and not folder.is_dir():
-            raise RequestError(f"--out {out} is a file; give a folder")
-        if folder == paths.notebooks() or paths.notebooks() in folder.parents:
-            raise RequestError(
-                f"--out {out} lies inside notebooks/, which holds the course itself; choose another folder"
-            )
-        return folder
-    if resume:
-        unfinished = [
-            path
-            for path in sorted(paths.results().glob("*/" + MANIFEST))
-            if not read_manifest(path.parent).get("finished")
-        ]
-        if not unfinished:
-            raise RequestError("nothing to resume: no unfinished folder in results/; leave --resume away")
-        return unfinished[-1].parent
-    stamp, number = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), 0
-    folder = paths.results() / stamp
-    while folder.exists():
-        number += 1
-        folder = paths.results() / f"{stamp}_{number}"
-    return folder
-
-
-def read_manifest(folder: Path) -> dict:
-    try:
-        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def write_manifest(folder: Path, manifest: dict) -> None:
-    temporary = folder / f".{MANIFEST}.{os.getpid()}"
-    temporary.write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
-    os.replace(temporary, folder / MANIFEST)
-
-
 def keep_fresh(folder: Path) -> None:
-    """Fresh runs are trained in an empty store of their own, then replace those of the usual one."""
+    """Move the finished runs of a fresh store into the usual one."""
     import shutil
 
     for path in folder.glob("*/*.jsonl"):
@@ -259,7 +225,9 @@ def record(path: str) -> Path:
         raise RequestError(
             f"{path} holds no record; execute it to its end with: python -m labkit run LAB --profile full"
         )
-    wanted, lab = set(found[-1]["runs"]), found[-1]["lab"]
+    wanted, lab = set(found[-1]["runs"]), labs.find(found[-1]["lab"]).number
+    if not wanted:
+        raise RequestError(f"{path} used no runs; there is nothing to record")
     runs = {f"{run.header.identity}-{run.header.machine}": run for run in Store(paths.store()).runs(lab)}
     runs = [run for key, run in runs.items() if key in wanted]
     if len(runs) < len(wanted):

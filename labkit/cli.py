@@ -10,6 +10,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
 
 import argparse
+import contextlib
+import signal
 import sys
 from pathlib import Path
 
@@ -79,7 +81,7 @@ def list_labs(arguments) -> int:
 def report(arguments) -> int:
     from labkit import report as reports
 
-    path = reports.scoreboard(Path(arguments.html) if arguments.html else None)
+    path = reports.scoreboard(None if arguments.html is None else Path(arguments.html))
     say(path if isinstance(path, str) else str(path))
     return 0
 
@@ -222,6 +224,8 @@ def whole_number(text: str) -> int:
 
 def main(arguments=None) -> int:
     """Run one command; every expected failure is one line on standard error."""
+    with contextlib.suppress(ValueError, OSError):  # only the main thread may; elsewhere it stays as it is
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stop is a stop, whoever asks for it
     try:
         parsed = parser().parse_args(arguments)
         status = parsed.function(parsed)

@@ -3,6 +3,7 @@ trained number.
 """
 
 import dataclasses
+import math
 import warnings
 from dataclasses import dataclass, field
 
@@ -58,6 +59,17 @@ class Recipe:
     device: str = "cpu"  # cpu, cuda, mps
 
     def __post_init__(self):
+        for name in ("train", "pool", "batch", "accumulate", "evaluate_every", "curvature_every"):
+            if type(getattr(self, name)) is not int:
+                raise RequestError(f"{name} must be a whole number, not {getattr(self, name)!r}")
+        for name in ("rate", "epochs", "warmup_steps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise RequestError(f"{name} must be a finite number, not {value!r}")
+        for name in ("sizes", "options", "decay_options"):
+            if not isinstance(getattr(self, name), dict):
+                raise RequestError(f"{name} must be a mapping such as {{'momentum': 0.9}}, not {getattr(self, name)!r}")
+        choose("device", str(self.device).split(":")[0], ("cpu", "cuda", "mps"))
         choose("dataset", self.data, images.NAMES)
         choose("model", self.model, models.NAMES)
         choose("optimizer", self.optimizer, optimizers.OPTIONS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labkit import claims, machine, paths, profiles
 from labkit.course import Entry, costs, course, find, plan
+from labkit.errors import RequestError
 from labkit.runs import Header, Run, Store, read_many
 
 __all__ = ["RECORD_MIME", "Entry", "Lab", "costs", "course", "default_device", "find", "plan", "request", "start"]
@@ -40,7 +41,12 @@ def request(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict 
         parts = {part: getattr(settings, part, None) or None for part in ("train", "validation", "test")}
         images.load(settings.data, **parts)
     if {"model", "sizes"} & set(overrides or {}):
-        models.build(settings.model, **settings.sizes)
+        try:
+            models.build(settings.model, **settings.sizes)
+        except (RuntimeError, MemoryError):
+            raise RequestError(
+                f"sizes {settings.sizes} are more than this machine can hold; choose smaller ones"
+            ) from None
     return entry, settings, numbers
 
 
@@ -103,7 +109,9 @@ class Lab:
     def train_together(
         self, recipes: Sequence, repeats: Sequence[int] | None = None, label: str = "training", fresh: bool = False
     ) -> list[Run]:
-        """The same for recipes that differ only in rate and warm-up within a batch size: those of one batch are trained as one batched model."""
+        """The same for recipes that differ only in rate and warm-up within a batch size: those of one batch are
+        trained as one batched model.
+        """
         from labkit import arms
         from labkit.progress import Progress
 
@@ -156,7 +164,8 @@ class Lab:
         return read_many(paths.data() / "results" / f"{self.entry.number}.jsonl.gz")
 
     def keep(self, key: str, value) -> None:
-        """Keep a prediction or an answer in the record, as JSON has it (a number of numpy as a number, NaN as a text)."""
+        """Keep a prediction or an answer in the record, as JSON has it (a number of numpy as a number, NaN as a text).
+        """
         plain = json.dumps(value, default=lambda part: part.tolist() if hasattr(part, "tolist") else str(part))
         self.predictions[key] = json.loads(plain, parse_constant=str)
 
@@ -167,7 +176,9 @@ class Lab:
         )
 
     def record(self):
-        """Display the record of this session: what ran, on what, and the verdicts. It travels inside the executed notebook."""
+        """Display the record of this session: what ran, on what, and the verdicts. It travels inside the executed
+        notebook.
+        """
         own = claims.board(list(self.used.values()), self.entry.number)
         content = {
             "lab": self.entry.number,

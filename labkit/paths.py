@@ -28,4 +28,4 @@ def results() -> Path:
 
 def store() -> Path:
     """The folder of your own runs: `LABKIT_STORE`, else `results/runs`."""
-    return Path(os.environ.get("LABKIT_STORE") or results() / "runs")
+    return Path(os.environ.get("LABKIT_STORE") or results() / "runs").expanduser().resolve()

@@ -121,7 +121,7 @@ class Profile11:
     batch: int = setting(64, "batch size", least=1)
     rate: float = setting(0.05, "peak rate", above=0)
     epochs: float = setting(16.0, "epochs at most", above=0)
-    runs: int = setting(12, "independent runs, seeds counted from the first of `seeds`", least=2)
+    runs: int = setting(12, "independent runs, seeds counted from the first of `seeds`", least=2, most=10000)
     target: float = setting(0.93, "validation accuracy to reach", above=0, most=1)
     evaluate_every: int = setting(8, "optimizer steps between evaluations", least=1)
     coarse_every: list[int] = setting(
@@ -202,6 +202,8 @@ def checked(name: str, value, kind, rules):
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         raise RequestError(f"{name} must be {WORDS[kind][0]}, not {repr(value)}")
+    if kind is dict and not all(isinstance(key, str) for key in value):
+        raise RequestError(f"{name} must be {WORDS[kind][0]}, with texts as keys, not {repr(value)}")
     if rules["among"] is not None:
         choose(name, value, rules["among"])
     bounds = (

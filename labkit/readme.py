@@ -33,6 +33,10 @@ def set_repository(name: str) -> list[str]:
     text = re.sub(
         r"(?m)^\[project\.urls\]\n((?:#.*\n)*)", rf'[project.urls]\n\1Repository = "https://github.com/{name}"\n', text
     )
+    if f'Repository = "https://github.com/{name}"' not in text:
+        raise RequestError(
+            "pyproject.toml has lost its table [project.urls], the one place of the address; put it back"
+        )
     path.write_text(text, encoding="utf-8", newline="\n")
     changed = ["pyproject.toml"] if text != before else []
     changed += [

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 from labkit import claims, lab, machine, paths
+from labkit.errors import RequestError
+from labkit.results import writable
 from labkit.runs import Run, Store, read_many
 
 # Colours carry no meaning alone: every verdict is written out.
@@ -77,14 +79,17 @@ def scoreboard(target: Path | None = None) -> str | Path:
     if target is None:
         lines = [f"{row['claim']:<12} {row['verdict']:<28} {row['statement']}" for row in board.to_dict("records")]
         return "\n".join([*lines, "", counts(board)])
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.suffix != ".html" or (target.exists() and "<title>labkit: " not in target.read_text("utf-8", "replace")):
+        raise RequestError(f"--html {target} must be a new file that ends in .html, or a page written before")
+    writable(target.resolve().parent, "the folder of --html")
     body = f"<h1>Scoreboard</h1><p>{html.escape(counts(board))}.</p>{board_table(board)}"
     target.write_text(page("labkit: scoreboard", body), encoding="utf-8")
     return target
 
 
 def notebook_page(path: Path) -> Path:
-    """One executed notebook as a self-contained HTML page beside it; figures get the alternative text that they carry."""
+    """One executed notebook as a self-contained HTML page beside it; figures get the alternative text that they carry.
+    """
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(embed_images=True)
@@ -130,11 +135,16 @@ def main_figures(path: Path) -> list[str]:
 
 
 def records(path: Path) -> list[dict]:
-    """The records that an executed notebook carries."""
+    """The records that an executed notebook carries; none where the file is no notebook."""
     found = []
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        found += [o["data"][lab.RECORD_MIME] for o in cell.get("outputs", ()) if lab.RECORD_MIME in o.get("data", {})]
-    return found
+    try:
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            outputs = [output.get("data", {}) for output in cell.get("outputs", ())]
+            found += [data[lab.RECORD_MIME] for data in outputs if lab.RECORD_MIME in data]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+    shape = {"lab": str, "runs": list, "verdicts": dict}
+    return [r for r in found if isinstance(r, dict) and all(isinstance(r.get(k), kind) for k, kind in shape.items())]
 
 
 def write(folder: Path, manifest: dict) -> Path:
@@ -160,7 +170,9 @@ def write(folder: Path, manifest: dict) -> Path:
         )
     request, facts = manifest["request"], manifest["hardware"]
     store = Store(Path(request["record_to"])) if request.get("record_to") else Store(paths.store())
-    board = claims.board([*recorded_runs(), *store.runs()])
+    damaged: list[str] = []
+    board = claims.board([*recorded_runs(), *store.runs(damaged=damaged)])
+    left_out = "".join(f'<p class="failed">left out: {html.escape(text)}</p>' for text in damaged)
     versions = ", ".join(f"{name} {version}" for name, version in machine.software().items())
     body = f"""<h1>labkit: what was measured here</h1>
 <p>Profile <b>{html.escape(request["profile"])}</b>, seeds {html.escape(request["seeds"])}, begun {manifest["began"]}, finished {manifest["finished"]}.
@@ -173,7 +185,7 @@ Machine: {html.escape(str(facts["cpu"]))}, {facts["cpus"]} logical CPUs, {facts[
 <h2>Scoreboard</h2>
 <p>Recorded runs, committed with the kit, together with yours: {html.escape(counts(board))}. A claim that is only remembered shows no figure of its paper;
 every rule was written before its sweep, and a run made under another version of a rule does not count. Misses and contradictions stay.</p>
-{board_table(board)}"""
+{left_out}{board_table(board)}"""
     target = folder / "index.html"
     target.write_text(page("labkit: report", body), encoding="utf-8")
     return target

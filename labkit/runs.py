@@ -271,10 +271,24 @@ class Store:
         """What killed or failed runs left behind: readable up to their last whole line."""
         return [run for run in map(read, sorted(self.folder.glob(f"{lab or '*'}/*.partial"))) if run is not None]
 
-    def runs(self, lab: str | None = None) -> list[Run]:
-        """All finished runs, of one lab when it is named."""
-        files = sorted(self.folder.glob(f"{lab or '*'}/*.jsonl"))
-        return [run for run in map(read, files) if run is not None and run.status == "finished"]
+    def runs(self, lab: str | None = None, damaged: list[str] | None = None) -> list[Run]:
+        """All finished runs, of one lab when it is named.
+
+        Args:
+            damaged: if given, what cannot be read is left out and said here; else it raises.
+        """
+        found = []
+        for path in sorted(self.folder.glob(f"{lab or '*'}/*.jsonl")):
+            try:
+                run = read(path)
+            except (WorkError, OSError) as error:
+                if damaged is None:
+                    raise
+                damaged.append(str(error))
+                continue
+            if run is not None and run.status == "finished":
+                found.append(run)
+        return found
 
 
 def alive(pid: int) -> bool:

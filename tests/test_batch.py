@@ -1,5 +1,6 @@
 """Batches: what a results folder holds, what a failure leaves, and that a killed batch goes on where it stopped."""
 
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import nbformat
 import pytest
 
 from labkit import batch, lab, paths, report
+from labkit import results as folders
 from labkit.errors import RequestError, WorkError
 from labkit.runs import read_many
 from labkit.teach import notebooks
@@ -61,7 +63,7 @@ def test_a_batch_writes_notebooks_pages_and_an_index(course, tmp_path):
     index = outcome.report.read_text(encoding="utf-8")
     assert "Scoreboard" in index and "00_start_here.html" in index and "torch" in index
     assert "all well" in outcome.notebooks[0].with_suffix(".html").read_text(encoding="utf-8")
-    assert batch.read_manifest(outcome.report.parent)["finished"]
+    assert folders.read_manifest(outcome.report.parent)["finished"]
 
 
 def test_twice_into_one_folder_is_as_good_as_once(course, tmp_path):
@@ -94,8 +96,8 @@ def test_resume_goes_on_after_the_labs_that_are_done(course, tmp_path):
     course("00_start_here", f"open({str(marks)!r}, 'a').write('first ')")
     course("11_time_to_accuracy", "raise RuntimeError('not yet')")
     folder = batch.run([], "smoke").report.parent
-    manifest = batch.read_manifest(folder)
-    batch.write_manifest(folder, {**manifest, "finished": None})  # as a kill would leave it
+    manifest = folders.read_manifest(folder)
+    folders.write_manifest(folder, {**manifest, "finished": None})  # as a kill would leave it
     course("11_time_to_accuracy", f"open({str(marks)!r}, 'a').write('second ')")
     outcome = batch.run([], "smoke", resume=True)
     assert outcome.report.parent == folder and not outcome.failed
@@ -107,9 +109,86 @@ def test_resume_goes_on_after_the_labs_that_are_done(course, tmp_path):
 def test_resume_refuses_another_request(course):
     course("00_start_here", "1")
     folder = batch.run([], "smoke").report.parent
-    batch.write_manifest(folder, {**batch.read_manifest(folder), "finished": None})
-    with pytest.raises(RequestError, match="was begun with"):
+    folders.write_manifest(folder, {**folders.read_manifest(folder), "finished": None})
+    with pytest.raises(RequestError, match="nothing to resume"):
         batch.run([], "smoke", seeds="0,1", resume=True)
+
+
+def test_fresh_runs_reach_the_store_even_when_the_batch_is_stopped(course, tmp_path):
+    code = """import labkit
+lab = labkit.start("00", profile, seeds, overrides, record_to, interactive)
+lab.evidence("first", [("number", 1.0)])
+"""
+    course("00_start_here", code + "raise RuntimeError('stopped')")
+    with pytest.raises(WorkError):
+        batch.run(["00"], "smoke", out=str(tmp_path / "out"), fresh=True)
+    assert [run.config["evidence"] for run in lab.Store(paths.store()).runs("00")] == ["first"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == []
+
+
+def test_a_failed_lab_is_tried_again_by_resume(course):
+    course("00_start_here", "raise RuntimeError('not yet')")
+    course("11_time_to_accuracy", "1")
+    folder = batch.run([], "smoke").report.parent
+    course("00_start_here", "2")
+    outcome = batch.run([], "smoke", resume=True)
+    assert outcome.report.parent == folder and not outcome.failed and len(outcome.notebooks) == 2
+
+
+def test_one_damaged_run_is_named_in_the_report_and_spoils_nothing(course):
+    course("00_start_here", "1")
+    (paths.store() / "07").mkdir(parents=True)
+    (paths.store() / "07" / "bad.jsonl").write_text("garbage\n")
+    page = batch.run(["00"], "smoke").report.read_text(encoding="utf-8")
+    assert "left out: " in page and "bad.jsonl" in page and "Scoreboard" in page
+
+
+def test_the_files_of_others_are_not_overwritten(course, tmp_path):
+    course("00_start_here", "1")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "index.html").write_text("mine")
+    for place in (str(own), "", str(paths.root() / "labkit"), str(paths.root()), "/dev/null/x", "x" * 5000):
+        with pytest.raises(RequestError):
+            batch.run(["00"], "smoke", out=place)
+    assert [path.name for path in own.iterdir()] == ["index.html"] and (own / "index.html").read_text() == "mine"
+    with pytest.raises(RequestError, match="must be a new file that ends in .html"):
+        report.scoreboard(own / "index.html")
+
+
+def test_a_store_that_cannot_be_written_is_refused_before_a_kernel_starts(course, tmp_path, monkeypatch):
+    course("00_start_here", "1")
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("LABKIT_STORE", str(tmp_path / "a file" / "runs"))
+    with pytest.raises(RequestError, match="the store of runs .* cannot be written to"):
+        batch.run(["00"], "smoke", out=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_relative_store_is_the_same_for_the_kernel(course, tmp_path, monkeypatch):
+    course("00_start_here", "import os; assert os.path.isabs(record_to), record_to")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_STORE", "relative")
+    batch.run(["00"], "smoke")
+    assert (tmp_path / "relative").is_dir()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"cells": [{"outputs": [{"data": {"%s": 3}}]}]}' % lab.RECORD_MIME]
+)
+def test_a_notebook_without_a_sound_record_is_refused(tmp_path, content):
+    (tmp_path / "some.ipynb").write_text(content)
+    with pytest.raises(RequestError, match="holds no record"):
+        batch.record(str(tmp_path / "some.ipynb"))
+
+
+def test_a_record_of_no_lab_or_of_no_runs_is_refused(tmp_path):
+    for number, words in (("../../evil", "unknown lab"), ("07", "used no runs")):
+        record = {"lab": number, "runs": [], "verdicts": {}}
+        cell = {"outputs": [{"data": {lab.RECORD_MIME: record}}]}
+        (tmp_path / "some.ipynb").write_text(json.dumps({"cells": [cell]}))
+        with pytest.raises(RequestError, match=words):
+            batch.record(str(tmp_path / "some.ipynb"))
 
 
 def test_out_may_not_be_a_file_nor_the_course_itself(course, tmp_path):
@@ -172,7 +251,7 @@ def test_a_killed_batch_leaves_readable_state_and_no_kernel(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not batch.read_manifest(out)["finished"]
+    assert not folders.read_manifest(out)["finished"]
     environment["LABKIT_STORE"] = str(tmp_path / "runs")
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

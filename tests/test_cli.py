@@ -80,7 +80,7 @@ WRONG = [
     ("run 07 --set", "argument --set: expected one argument", "labkit run --help"),
     ("run 11 --set model=resnet8", "unknown size of resnet8 'width'", "allowed: zero_gamma"),
     ("run 07 --out {file}", "is a file", "give a folder"),
-    ("run 07 --out {checkout}/notebooks", "lies inside notebooks/", "choose another folder"),
+    ("run 07 --out {checkout}/notebooks", "lies inside the course itself", "choose a folder"),
     ("run 07 --frobnicate", "unrecognized arguments: --frobnicate", "--help"),
     ("run", "LAB", "labkit run --help"),
     ("reproduce --jobs 0", "'0' is not a whole number from 1 to 64", "labkit reproduce --help"),
@@ -127,7 +127,7 @@ def test_work_that_fails_is_one_line_and_exit_1(labkit, offline, monkeypatch):
     assert (status, out) == (1, "") and "wrong checksum" in one_line(err)
     (offline / "a file").write_text("in the way")
     status, out, err = labkit("report", "--html", offline / "a file" / "board.html")
-    assert (status, out) == (1, "") and "a file" in one_line(err)
+    assert (status, out) == (2, "") and "a file" in one_line(err)
 
 
 def test_list_says_what_is_written_and_what_is_planned(labkit):

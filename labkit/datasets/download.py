@@ -4,6 +4,7 @@ Files are looked for in ``LABKIT_DATA``, then in the cache (``LABKIT_CACHE``, or
 and only then fetched, each from the first of two sources that delivers the right bytes.
 """
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -121,6 +122,7 @@ def fetch(file: DataFile, folder: Path) -> Path:
         return path
     import pooch
     import requests
+    made = [place for place in (folder, folder.parent) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -138,6 +140,9 @@ def fetch(file: DataFile, folder: Path) -> Path:
             wrong.append(f"{source}: {str(error).split('. ')[0]}")
         except OSError as error:
             raise WorkError(f"could not store {path}: {error}") from None
+    with contextlib.suppress(OSError):  # no bytes came: the folders that were made for them go again, if empty
+        for place in made:
+            place.rmdir()
     if wrong:
         raise WorkError(f"{file.name}: no source has the right bytes; " + "; ".join(wrong + silent))
     raise RequestError(f"cannot download {file.name}: no answer from " + " or ".join(silent))
