@@ -75,6 +75,9 @@ def main(output: Path) -> None:
     }
     if rank == 0:
         torch.save(ends, output)
+    # Lightning leaves the group open: a rank whose peer ends first would abort in gloo's threads while Python ends.
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
