@@ -1,6 +1,5 @@
 """labkit: a notebook course that measures parallel and large-batch deep learning on the machine you have. Importing it
-is cheap: torch and matplotlib come with the first thing that needs them.
-"""
+is cheap: torch and matplotlib come with the first thing that needs them."""
 
 __version__ = "0.1.0"
 

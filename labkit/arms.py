@@ -4,8 +4,7 @@ same batches, so one wide step serves all.
 On one core this is several times faster than one run after the other wherever the overhead of a step exceeds its
 arithmetic. Each arm becomes a `Run` of its own, marked `arms`, so no clock rule will ever take the shared seconds for
 the time of one run. The naive version is `labkit.experiment.train`, one recipe at a time: same start, same batches,
-and a step that differs by rounding only (which a long run at a high rate amplifies, as it does any rounding).
-"""
+and a step that differs by rounding only (which a long run at a high rate amplifies, as it does any rounding)."""
 
 import dataclasses
 import math
@@ -19,16 +18,8 @@ from labkit.runs import Run, RunWriter, Store
 SHARED = ("rate", "warmup_steps")
 
 
-def train_together(
-    recipes: Sequence[Recipe],
-    store: Store,
-    *,
-    lab: str,
-    repeat: int = 0,
-    claims: dict | None = None,
-    fresh: bool = False,
-    progress=None,
-) -> list[Run]:
+def train_together(recipes: Sequence[Recipe], store: Store, *, lab: str, repeat: int = 0, claims: dict | None = None,
+                   fresh: bool = False, progress=None) -> list[Run]:
     """Train recipes that differ only in `rate` and `warmup_steps`, with plain momentum SGD.
 
     Finished ones come from the store. A recipe that is the only one left to train is trained alone, by
@@ -43,42 +34,30 @@ def train_together(
             nothing is written.
 
     When not to use it: for anything whose seconds matter, and for models with batch normalisation or `nn.LSTM`, which
-    vmap does not take.
-    """
+    vmap does not take."""
     if not recipes:
         raise RequestError("there are no recipes to train together; give at least one")
     first = recipes[0]
     for recipe in recipes:
         if dataclasses.replace(recipe, rate=first.rate, warmup_steps=first.warmup_steps) != first:
-            raise RequestError(
-                f"recipes trained together may differ only in {' and '.join(SHARED)}; train the others one by one"
-            )
+            raise RequestError(f"recipes trained together may differ only in {' and '.join(SHARED)}; "
+                               "train the others one by one")
         recipe.schedule()  # refuses a rate that no schedule takes before anything is written
-    plain = (
-        first.optimizer == "sgd"
-        and set(first.options) <= {"momentum"}
-        and first.accumulate == 1
-        and first.precision == "32-true"
-        and not first.curvature_every
-        and not first.stop_at_target
-    )
+    plain = (first.optimizer == "sgd" and set(first.options) <= {"momentum"} and first.accumulate == 1
+             and first.precision == "32-true" and not first.curvature_every and not first.stop_at_target)
     if not plain or first.model != "deep-mlp":
-        raise RequestError(
-            "arms are trained together only for deep-mlp with plain momentum SGD in 32-true; "
-            "train these recipes one by one"
-        )
+        raise RequestError("arms are trained together only for deep-mlp with plain momentum SGD in 32-true; "
+                           "train these recipes one by one")
     data = first.load()
     # One file a recipe, so a recipe that is given twice is trained once.
     arms = {(recipe.rate, recipe.warmup_steps): recipe for recipe in recipes}
-    tops = {
-        arm: header(recipe, data, lab=lab, repeat=repeat, claims=claims, arms=len(arms)) for arm, recipe in arms.items()
-    }
+    tops = {arm: header(recipe, data, lab=lab, repeat=repeat, claims=claims, arms=len(arms))
+            for arm, recipe in arms.items()}
     runs = {arm: None if fresh else store.find(top) for arm, top in tops.items()}
     todo = [arm for arm, run in runs.items() if run is None]
     if len(todo) == 1:
-        runs[todo[0]] = experiment.train(
-            arms[todo[0]], store, lab=lab, repeat=repeat, claims=claims, fresh=fresh, progress=progress
-        )
+        runs[todo[0]] = experiment.train(arms[todo[0]], store, lab=lab, repeat=repeat, claims=claims, fresh=fresh,
+                                         progress=progress)
     elif todo:
         writers = [store.write(dataclasses.replace(tops[arm], arms=len(todo))) for arm in todo]
         try:
@@ -96,8 +75,7 @@ def step_together(recipes: Sequence[Recipe], data, writers: Sequence[RunWriter],
     """The training loop: parameters stacked [arms, ...], one gradient per arm and step, v = m v + g, w = w - rate v.
 
     An arm whose metric stops being finite is evaluated once more on all parts and then no longer recorded, as a run of
-    its own would have ended there.
-    """
+    its own would have ended there."""
     import torch
     from torch.func import functional_call, grad_and_value, stack_module_state, vmap
     from torch.nn import functional as F
@@ -108,15 +86,11 @@ def step_together(recipes: Sequence[Recipe], data, writers: Sequence[RunWriter],
     first, device = recipes[0], torch.device(recipes[0].device)
     scale = {"mean": data.mean, "std": data.std, "device": device}
     begin = writers[0].now()
-    batches = DeviceBatches(
-        data.train_x, data.train_y, first.batch, seed=repeat, augment=first.augment, sampling=first.sampling, **scale
-    )
+    batches = DeviceBatches(data.train_x, data.train_y, first.batch, seed=repeat, augment=first.augment,
+                            sampling=first.sampling, **scale)
     probe = min(1024, len(data.train_x))
-    evaluations = {
-        "train": (data.train_x[:probe], data.train_y[:probe]),
-        "validation": (data.validation_x, data.validation_y),
-        "test": (data.test_x, data.test_y),
-    }
+    evaluations = {"train": (data.train_x[:probe], data.train_y[:probe]),
+                   "validation": (data.validation_x, data.validation_y), "test": (data.test_x, data.test_y)}
     evaluations = {name: list(evaluation_batches(x, y, **scale)) for name, (x, y) in evaluations.items() if len(x)}
     loaded = writers[0].now()
     torch.manual_seed(repeat)
@@ -162,9 +136,8 @@ def step_together(recipes: Sequence[Recipe], data, writers: Sequence[RunWriter],
             writers[arm].span("train", edge, trained)
             writers[arm].span("evaluate", trained, now)
             for name, values in sorted((table | rest if arm in ended else table).items()):
-                writers[arm].metric(
-                    name, values[arm], step=step, epoch=step / len(batches), samples=step * first.batch, when=now
-                )
+                writers[arm].metric(name, values[arm], step=step, epoch=step / len(batches), samples=step * first.batch,
+                                    when=now)
         recorded.difference_update(ended)
         return now
 

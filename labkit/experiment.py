@@ -1,6 +1,5 @@
 """From a recipe to a run: one configuration, trained through Lightning, recorded span by span. The single path to a
-trained number.
-"""
+trained number."""
 
 import dataclasses
 import math
@@ -15,14 +14,8 @@ from labkit.optim import build as optimizers
 from labkit.optim.schedules import Schedule
 from labkit.runs import Header, Run, Store
 
-SCIENCE = (
-    "labkit.experiment",
-    "labkit.tasks",
-    "labkit.datasets.images",
-    "labkit.datasets.memory",
-    "labkit.optim.build",
-    "labkit.optim.schedules",
-)
+SCIENCE = ("labkit.experiment", "labkit.tasks", "labkit.datasets.images", "labkit.datasets.memory",
+           "labkit.optim.build", "labkit.optim.schedules")
 PARTS = ("train", "validation", "test")
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true")
 
@@ -85,13 +78,11 @@ class Recipe:
         if not self.epochs > 0:
             raise RequestError(f"epochs {self.epochs} is out of range; it must be more than 0")
         if self.batch > self.train:
-            raise RequestError(
-                f"batch {self.batch} is larger than the {self.train} training images; choose a batch of at most {self.train}"
-            )
+            raise RequestError(f"batch {self.batch} is larger than the {self.train} training images; "
+                               f"choose a batch of at most {self.train}")
         if self.batch % self.accumulate:
-            raise RequestError(
-                f"batch {self.batch} cannot be split into {self.accumulate} equal micro-batches; accumulate must divide the batch"
-            )
+            raise RequestError(f"batch {self.batch} cannot be split into {self.accumulate} equal micro-batches; "
+                               "accumulate must divide the batch")
 
     @property
     def steps(self) -> int:
@@ -99,18 +90,12 @@ class Recipe:
         return max(1, round(self.epochs * (self.train // self.batch)))
 
     def schedule(self) -> Schedule:
-        return Schedule(
-            peak=self.rate,
-            total_steps=self.steps,
-            warmup_steps=self.warmup_steps,
-            decay=self.decay,
-            **self.decay_options,
-        )
+        return Schedule(peak=self.rate, total_steps=self.steps, warmup_steps=self.warmup_steps, decay=self.decay,
+                        **self.decay_options)
 
     def load(self) -> images.Images:
-        return images.load(
-            self.data, train=self.train, validation=self.validation, test=self.test, pool=self.pool, noise=self.noise
-        )
+        return images.load(self.data, train=self.train, validation=self.validation, test=self.test, pool=self.pool,
+                           noise=self.noise)
 
     def code(self) -> str:
         """Fingerprint of the modules that compute this recipe."""
@@ -126,39 +111,18 @@ class Recipe:
         return fingerprint(modules)
 
 
-def header(
-    recipe: Recipe, data: images.Images, *, lab: str, repeat: int = 0, claims: dict | None = None, arms: int = 1
-) -> Header:
+def header(recipe: Recipe, data: images.Images, *, lab: str, repeat: int = 0, claims: dict | None = None,
+           arms: int = 1) -> Header:
     """The header of the run of a recipe on this machine; `claims` are the hashes of the rules that will judge it."""
-    config = {
-        key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(recipe).items()
-    }
-    return Header(
-        lab=lab,
-        config=config,
-        repeat=repeat,
-        data={"name": data.name, "checksum": data.checksum},
-        code=recipe.code(),
-        target=recipe.target,
-        hardware=machine.hardware(recipe.device),
-        software=machine.software(),
-        claims=claims or {},
-        arms=arms,
-    )
+    config = {key: list(value) if isinstance(value, tuple) else value
+              for key, value in dataclasses.asdict(recipe).items()}
+    return Header(lab=lab, config=config, repeat=repeat, data={"name": data.name, "checksum": data.checksum},
+                  code=recipe.code(), target=recipe.target, hardware=machine.hardware(recipe.device),
+                  software=machine.software(), claims=claims or {}, arms=arms)
 
 
-def train(
-    recipe: Recipe,
-    store: Store,
-    *,
-    lab: str,
-    repeat: int = 0,
-    claims: dict | None = None,
-    fresh: bool = False,
-    progress=None,
-    model=None,
-    callbacks=(),
-) -> Run:
+def train(recipe: Recipe, store: Store, *, lab: str, repeat: int = 0, claims: dict | None = None, fresh: bool = False,
+          progress=None, model=None, callbacks=()) -> Run:
     """Train one recipe once through Lightning, or return the finished run of the store.
 
     Args:
@@ -168,8 +132,7 @@ def train(
         fresh: train even if the store holds this run.
 
     Raises:
-        RequestError: the data is missing or too small for the recipe; nothing is written.
-    """
+        RequestError: the data is missing or too small for the recipe; nothing is written."""
     from labkit import tasks  # noqa: F401  (imported here so that loading Lightning is in nobody's run)
 
     data = recipe.load()
@@ -200,21 +163,11 @@ def fit(recipe: Recipe, data: images.Images, writer, repeat: int, progress, mode
     device = torch.device(recipe.device)
     scale = {"mean": data.mean, "std": data.std, "device": device}
     begin = writer.now()
-    batches = DeviceBatches(
-        data.train_x,
-        data.train_y,
-        recipe.batch // recipe.accumulate,
-        seed=repeat,
-        augment=recipe.augment,
-        sampling=recipe.sampling,
-        **scale,
-    )
+    batches = DeviceBatches(data.train_x, data.train_y, recipe.batch // recipe.accumulate, seed=repeat,
+                            augment=recipe.augment, sampling=recipe.sampling, **scale)
     probe = min(1024, len(data.train_x))
-    evaluations = {
-        "train": (data.train_x[:probe], data.train_y[:probe]),
-        "validation": (data.validation_x, data.validation_y),
-        "test": (data.test_x, data.test_y),
-    }
+    evaluations = {"train": (data.train_x[:probe], data.train_y[:probe]),
+                   "validation": (data.validation_x, data.validation_y), "test": (data.test_x, data.test_y)}
     loaders = {name: evaluation_batches(x, y, **scale) for name, (x, y) in evaluations.items() if len(x)}
     during = tuple(name for name in loaders if name in recipe.evaluate_on)
     synchronise(device)
@@ -230,29 +183,16 @@ def fit(recipe: Recipe, data: images.Images, writer, repeat: int, progress, mode
 
         callbacks = [
             *callbacks,
-            CurvatureProbe(
-                recipe.curvature_every,
-                *evaluation_batches(data.train_x[:256], data.train_y[:256], 256, **scale)[0],
-                writer,
-            ),
+            CurvatureProbe(recipe.curvature_every,
+                           *evaluation_batches(data.train_x[:256], data.train_y[:256], 256, **scale)[0], writer),
         ]
     every = recipe.evaluate_every or recipe.steps
-    trainer = pl.Trainer(
-        max_steps=recipe.steps,
-        max_epochs=-1,
-        accelerator={"cuda": "gpu"}.get(device.type, device.type),
-        devices=1,
-        precision=recipe.precision,
-        accumulate_grad_batches=recipe.accumulate,
-        val_check_interval=every * recipe.accumulate,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[clock, *callbacks],
-    )
+    trainer = pl.Trainer(max_steps=recipe.steps, max_epochs=-1,
+                         accelerator={"cuda": "gpu"}.get(device.type, device.type), devices=1,
+                         precision=recipe.precision, accumulate_grad_batches=recipe.accumulate,
+                         val_check_interval=every * recipe.accumulate, check_val_every_n_epoch=None,
+                         num_sanity_val_steps=0, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                         enable_model_summary=False, callbacks=[clock, *callbacks])
     writer.span("init", loaded, writer.now())
     trainer.fit(task, batches, [loaders[name] for name in during])
     if clock.evaluated_at != trainer.global_step or len(during) < len(loaders):

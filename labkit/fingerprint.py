@@ -1,6 +1,5 @@
 """A fingerprint of the modules that make the science: it changes when their code does, not when a comment or a
-docstring does.
-"""
+docstring does."""
 
 import ast
 import functools
@@ -14,15 +13,9 @@ def plain_code(source: str) -> str:
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and body:
-            first = body[0]
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                node.body = body[1:] or [ast.Pass()]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree)
 
 

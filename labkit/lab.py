@@ -1,13 +1,13 @@
 """The session that a lab's notebook holds (`lab = labkit.start(...)`). The lab's place in the course: `labkit.course`.
 
 The session resolves the profile, owns the store of runs, trains recipes with one line of progress, remembers
-predictions, judges the lab's claims and writes the record. Heavy imports happen inside the methods that need them.
-"""
+predictions, judges the lab's claims and writes the record. Heavy imports happen inside the methods that need them."""
 
 import dataclasses
 import json
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from labkit import claims, machine, paths, profiles
@@ -29,8 +29,7 @@ def request(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict 
 
     Raises:
         RequestError: the first thing that is wrong.
-        WorkError: the data is there and damaged.
-    """
+        WorkError: the data is there and damaged."""
     from labkit import models
     from labkit.datasets import images
 
@@ -44,9 +43,8 @@ def request(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict 
         try:
             models.build(settings.model, **settings.sizes)
         except (RuntimeError, MemoryError):
-            raise RequestError(
-                f"sizes {settings.sizes} are more than this machine can hold; choose smaller ones"
-            ) from None
+            raise RequestError(f"sizes {settings.sizes} are more than this machine can hold; "
+                               "choose smaller ones") from None
     return entry, settings, numbers
 
 
@@ -66,90 +64,61 @@ class Lab:
         """`count` seeds, counted from the first that was asked for; all that were asked for, if those are more."""
         return self.seeds if len(self.seeds) >= count else list(range(self.seeds[0], self.seeds[0] + count))
 
-    def train(
-        self,
-        recipes: Iterable,
-        repeats: Sequence[int] | None = None,
-        label: str = "training",
-        fresh: bool = False,
-        **options,
-    ) -> list[Run]:
+    def train(self, recipes: Iterable, repeats: Sequence[int] | None = None, label: str = "training",
+              fresh: bool = False, **options) -> list[Run]:
         """Train recipes one after the other, each for each repeat; those already in the store are not trained again.
 
         Args:
             options: passed on to `labkit.experiment.train` (`model`, `callbacks`). A run of your own model is always
-                trained anew and stays out of the record: its identity does not cover your code.
-        """
+                trained anew and stays out of the record: its identity does not cover your code."""
         from labkit import experiment
-        from labkit.progress import Progress
 
         own = options.get("model") is not None
-        repeats = self.seeds if repeats is None else repeats
-        jobs = [(dataclasses.replace(recipe, device=self.device), repeat) for recipe in recipes for repeat in repeats]
-        runs = []
-        with Progress(len(jobs), label) as progress:
-            for recipe, repeat in jobs:
-                inner = _Inner(progress, len(runs), recipe)
-                runs.append(
-                    experiment.train(
-                        recipe,
-                        self.store,
-                        lab=f"{self.entry.number}-own" if own else self.entry.number,
-                        repeat=repeat,
-                        claims={} if own else self.claims,
-                        fresh=fresh or own,
-                        progress=inner,
-                        **options,
-                    )
-                )
-                progress.update(len(runs))
-            progress.close(f"{label}: {len(runs)} run{'s' * (len(runs) != 1)}")
+        lab, sworn = (f"{self.entry.number}-own", {}) if own else (self.entry.number, self.claims)
+        options |= {"lab": lab, "claims": sworn, "fresh": fresh or own}
+        jobs = []
+        for recipe in (dataclasses.replace(recipe, device=self.device) for recipe in recipes):
+            for repeat in self.seeds if repeats is None else repeats:
+                jobs.append((recipe, partial(experiment.train, recipe, self.store, repeat=repeat, **options)))
+        runs = self._sweep(jobs, len(jobs), label)
         return runs if own else self._use(runs)
 
-    def train_together(
-        self, recipes: Sequence, repeats: Sequence[int] | None = None, label: str = "training", fresh: bool = False
-    ) -> list[Run]:
+    def train_together(self, recipes: Sequence, repeats: Sequence[int] | None = None, label: str = "training",
+                       fresh: bool = False) -> list[Run]:
         """The same for recipes that differ only in rate and warm-up within a batch size: those of one batch are
-        trained as one batched model.
-        """
+        trained as one batched model."""
         from labkit import arms
-        from labkit.progress import Progress
 
         repeats = self.seeds if repeats is None else repeats
         recipes = [dataclasses.replace(recipe, device=self.device) for recipe in recipes]
-        batches = sorted({recipe.batch for recipe in recipes})
-        runs = []
-        with Progress(len(recipes) * len(repeats), label) as progress:
-            for repeat in repeats:
-                for batch in batches:
-                    group = [recipe for recipe in recipes if recipe.batch == batch]
-                    inner = _Inner(progress, len(runs), group[0])
-                    runs += arms.train_together(
-                        group,
-                        self.store,
-                        lab=self.entry.number,
-                        repeat=repeat,
-                        claims=self.claims,
-                        fresh=fresh,
-                        progress=inner,
-                    )
-                    progress.update(len(runs))
-            progress.close(f"{label}: {len(runs)} run{'s' * (len(runs) != 1)}")
-        return self._use(runs)
+        options = {"lab": self.entry.number, "claims": self.claims, "fresh": fresh}
+        jobs = []
+        for repeat in repeats:
+            for batch in sorted({recipe.batch for recipe in recipes}):
+                group = [recipe for recipe in recipes if recipe.batch == batch]
+                jobs.append((group[0], partial(arms.train_together, group, self.store, repeat=repeat, **options)))
+        return self._use(self._sweep(jobs, len(recipes) * len(repeats), label))
+
+    def _sweep(self, jobs: Sequence[tuple], total: int, label: str) -> list[Run]:
+        """The runs of all jobs (recipe, function of `progress` that gives a run or several), under one line."""
+        from labkit.progress import Progress
+
+        runs: list[Run] = []
+        with Progress(total, label) as progress:
+            for recipe, job in jobs:
+                made = job(progress=_Inner(progress, len(runs), recipe))
+                runs += made if isinstance(made, list) else [made]
+                progress.update(len(runs))
+            progress.close(f"{label}: {counted(len(runs))}")
+        return runs
 
     def evidence(self, name: str, rows: Iterable[tuple], **config) -> Run:
         """Record numbers that are not a training curve as a run of their own.
 
         Args:
-            rows: (metric, value) or (metric, value, samples) each.
-        """
-        header = Header(
-            self.entry.number,
-            {"evidence": name, **config},
-            hardware=machine.hardware(self.device),
-            software=machine.software(),
-            claims=self.claims,
-        )
+            rows: (metric, value) or (metric, value, samples) each."""
+        header = Header(self.entry.number, {"evidence": name, **config}, hardware=machine.hardware(self.device),
+                        software=machine.software(), claims=self.claims)
         with self.store.write(header) as writer:
             for metric, value, *samples in rows:
                 writer.metric(metric, value, samples=samples[0] if samples else 0)
@@ -171,34 +140,21 @@ class Lab:
 
     def board(self, runs: Iterable[Run] | None = None):
         """The lab's claims with verdicts, over the recorded runs and those of this session."""
-        return claims.board(
-            list(runs) if runs is not None else [*self.recorded(), *self.used.values()], self.entry.number
-        )
+        return claims.board([*self.recorded(), *self.used.values()] if runs is None else list(runs), self.entry.number)
 
     def record(self):
         """Display the record of this session: what ran, on what, and the verdicts. It travels inside the executed
-        notebook.
-        """
+        notebook."""
         own = claims.board(list(self.used.values()), self.entry.number)
-        content = {
-            "lab": self.entry.number,
-            "profile": self.profile,
-            "settings": dataclasses.asdict(self.settings),
-            "seeds": self.seeds,
-            "seconds": round(time.perf_counter() - self.begin, 1),
-            "runs": sorted(self.used),
-            "verdicts": dict(zip(own["claim"], own["verdict"], strict=True)),
-            "claims": self.claims,
-            "predictions": self.predictions,
-            "hardware": machine.hardware(self.device),
-            "software": machine.software(),
-        }
-        text = f"recorded: {len(self.used)} run{'s' * (len(self.used) != 1)} of lab {self.entry.number} at profile {self.profile}"
+        content = {"lab": self.entry.number, "profile": self.profile, "settings": dataclasses.asdict(self.settings),
+                   "seeds": self.seeds, "seconds": round(time.perf_counter() - self.begin, 1),
+                   "runs": sorted(self.used), "verdicts": dict(zip(own["claim"], own["verdict"], strict=True)),
+                   "claims": self.claims, "predictions": self.predictions, "hardware": machine.hardware(self.device),
+                   "software": machine.software()}
+        text = f"recorded: {counted(len(self.used))} of lab {self.entry.number} at profile {self.profile}"
         if len(own):
-            found = own["verdict"].value_counts().items()
-            text += "; claims judged by these runs alone: " + ", ".join(
-                f"{count} {verdict}" for verdict, count in found
-            )
+            found = (f"{count} {verdict}" for verdict, count in own["verdict"].value_counts().items())
+            text += f"; claims judged by these runs alone: {', '.join(found)}"
         from IPython.display import display
 
         display({RECORD_MIME: content, "text/plain": text}, raw=True)
@@ -214,6 +170,10 @@ class _Inner:
         self.progress.update(self.done + min(step / self.recipe.steps, 0.999), step=step, **numbers)
 
 
+def counted(runs: int) -> str:
+    return f"{runs} run{'s' * (runs != 1)}"
+
+
 def default_device() -> str:
     """`cuda` where there is one, else `cpu`."""
     import torch
@@ -221,14 +181,8 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def start(
-    lab: str,
-    profile: str = "quick",
-    seeds: str = "0",
-    overrides: dict | None = None,
-    record_to: str = "",
-    interactive: bool = True,
-) -> Lab:
+def start(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict | None = None, record_to: str = "",
+          interactive: bool = True) -> Lab:
     """Open a lab: check the request, prepare the store, show the plan.
 
     Args:
@@ -240,12 +194,10 @@ def start(
         interactive: False in batch runs: no widgets.
 
     Raises:
-        RequestError: something in the request is wrong; nothing was written.
-    """
+        RequestError: something in the request is wrong; nothing was written."""
     entry, settings, numbers = request(lab, profile, seeds, overrides)
-    session = Lab(
-        entry, profile, settings, numbers, Store(Path(record_to) if record_to else paths.store()), interactive
-    )
+    session = Lab(entry, profile, settings, numbers, Store(Path(record_to) if record_to else paths.store()),
+                  interactive)
     from IPython.display import Markdown, display
 
     display(Markdown(plan(entry, profile, numbers)))

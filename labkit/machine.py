@@ -37,15 +37,9 @@ def hardware(device: str = "cpu") -> dict:
     """Processor, logical CPUs, thread cap, memory, accelerator.
 
     Args:
-        device: `cpu`, or a torch device such as `cuda:0`, whose name is then read from torch.
-    """
-    facts = {
-        "cpu": cpu_name(),
-        "cpus": os.cpu_count() or 1,
-        "threads": thread_cap(),
-        "memory_gib": memory_gib(),
-        "device": "cpu",
-    }
+        device: `cpu`, or a torch device such as `cuda:0`, whose name is then read from torch."""
+    facts = {"cpu": cpu_name(), "cpus": os.cpu_count() or 1, "threads": thread_cap(), "memory_gib": memory_gib(),
+             "device": "cpu"}
     if device.startswith("cuda"):
         import torch
 

@@ -1,9 +1,13 @@
 """Where things are in a checkout. Everything follows from the folder that holds the package, so any working directory
-will do.
-"""
+will do."""
 
+import importlib
 import os
+import sys
 from pathlib import Path
+from types import ModuleType
+
+from labkit.errors import WorkError
 
 
 def root() -> Path:
@@ -29,3 +33,28 @@ def results() -> Path:
 def store() -> Path:
     """The folder of your own runs: `LABKIT_STORE`, else `results/runs`."""
     return Path(os.environ.get("LABKIT_STORE") or results() / "runs").expanduser().resolve()
+
+
+def labs() -> Path:
+    """The modules that belong to single labs: plans, rules, exercises, figures."""
+    return root() / "notebooks" / "labs"
+
+
+def lab_parts(prefix: str) -> list[str]:
+    """Names of the labs' modules that begin so, such as `plan07` and `plan11`."""
+    return sorted(path.stem for path in labs().glob(f"{prefix}*.py"))
+
+
+def lab_part(name: str) -> ModuleType:
+    """The module `labs.<name>`; their folder's parent is put on `sys.path`.
+
+    Raises:
+        WorkError: there is no such module."""
+    if str(labs().parent) not in sys.path:
+        sys.path.insert(0, str(labs().parent))
+    try:
+        return importlib.import_module(f"labs.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("labs", f"labs.{name}"):
+            raise
+        raise WorkError(f"notebooks/labs/{name}.py is not there; use labkit from a whole checkout") from None

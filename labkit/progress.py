@@ -2,8 +2,7 @@
 
 A notebook gets one display that is replaced in place, so an executed notebook keeps only the last state. A kernel that
 `labkit run` started has no terminal; it writes its line to the file named by `LABKIT_PROGRESS_FILE`, and the parent
-shows it with `follow`.
-"""
+shows it with `follow`."""
 
 import contextlib
 import math
@@ -46,14 +45,11 @@ class Progress:
         total: how much there is to do, in any unit; None if unknown (then no time left is shown).
         label: what is being done.
         stream: where to write instead of the notebook or standard error.
-        clock: seconds, monotonic.
-    """
+        clock: seconds, monotonic."""
 
     def __init__(self, total: float | None = None, label: str = "", stream=None, *, clock=time.monotonic):
         self.total, self.label, self._clock = total, label, clock
-        self._started = clock()
-        self._done: float = 0
-        self._closed = False
+        self._started, self._done, self._closed = clock(), 0, False
         notebook = stream is None and notebook_shell() is not None
         self._sinks = [_Notebook() if notebook else _Terminal(stream or sys.stderr, self._started)]
         if os.environ.get(FILE_VARIABLE):
@@ -63,20 +59,16 @@ class Progress:
         return self
 
     def __exit__(self, kind, error, traceback):
-        if kind is None:
-            self.close()
-        else:
-            self.close(f"{self._counted()}, stopped by {kind.__name__}")
+        self.close(f"{self._counted()}, stopped by {kind.__name__}" if kind else None)
 
     def update(self, done: float, **numbers) -> None:
         """Say how much is done, with any numbers worth seeing (`loss=0.31`); `_` in a name is shown as a space."""
-        self._done = done
-        now = self._clock()
+        self._done, now = done, self._clock()
         sinks = [sink for sink in self._sinks if now - sink.last >= sink.interval]
         if not sinks or self._closed:
             return
-        parts = [self._counted(), *(f"{name.replace('_', ' ')} {_number(value)}" for name, value in numbers.items())]
         elapsed = now - self._started
+        parts = [self._counted(), *(f"{name.replace('_', ' ')} {_number(value)}" for name, value in numbers.items())]
         parts.append(duration(elapsed))
         if self.total and done > 0:
             parts.append(f"{duration(elapsed * max(0.0, self.total - done) / done)} left")
@@ -86,11 +78,9 @@ class Progress:
 
     def close(self, text: str | None = None) -> None:
         """Leave `text` as the last line (default: label, count and time taken). A second close does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        for sink in self._sinks:
+        for sink in () if self._closed else self._sinks:
             sink.end(text or f"{self._counted()} in {duration(self._clock() - self._started)}")
+        self._closed = True
 
     def _counted(self) -> str:
         count = _number(self._done) if self.total is None else f"{_number(self._done)}/{_number(self.total)}"
@@ -101,26 +91,22 @@ class Progress:
 def follow(path: str | Path, stream=None):
     """Show on `stream` (default: standard error) the lines that a kernel writes to `path` while the block runs.
 
-    The caller sets `LABKIT_PROGRESS_FILE` to `path` in the kernel's environment. What it holds before is not shown.
-    """
-    path, stopped = Path(path), threading.Event()
+    The caller sets `LABKIT_PROGRESS_FILE` to `path` in the kernel's environment. What it holds before is not shown."""
+    terminal, stopped = _Terminal(stream or sys.stderr, time.monotonic()), threading.Event()
     before = _read(path)
-    terminal = _Terminal(stream or sys.stderr, time.monotonic())
 
     def watch():
-        seen, last = before, None
-        while True:
+        seen, stopping = before, False
+        while not stopping:
             stopping = stopped.wait(_QUICK)
             text = _read(path)
             if text and text != seen:
-                seen = last = text
+                seen = text
                 if time.monotonic() - terminal.last >= terminal.interval:
                     terminal.last = time.monotonic()
                     terminal.put(text)
-            if stopping:
-                break
-        if last is not None:
-            terminal.end(last)
+        if seen != before:
+            terminal.end(seen)
 
     thread = threading.Thread(target=watch, name="labkit-progress", daemon=True)
     thread.start()
@@ -139,18 +125,14 @@ def _number(value) -> str:
     return str(int(number)) if math.isfinite(number) and number.is_integer() and abs(number) < 1e9 else f"{number:.3g}"
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
+def _read(path: str | Path) -> str:
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(encoding="utf-8").strip()
+    return ""
 
 
 class _Notebook:
-    interval = _QUICK
-
-    def __init__(self):
-        self.last, self._handle = -math.inf, None
+    interval, last, _handle = _QUICK, -math.inf, None
 
     def put(self, text: str) -> None:
         from IPython.display import display
@@ -167,34 +149,28 @@ class _Terminal:
     """A terminal's line is replaced in place; a log's lines stay, so they come seldom."""
 
     def __init__(self, stream, now: float):
-        self._stream, self._tty = stream, bool(getattr(stream, "isatty", lambda: False)())
+        self._stream, self._text, self._tty = stream, "", bool(getattr(stream, "isatty", lambda: False)())
         self.interval, self.last = (_QUICK, -math.inf) if self._tty else (_SLOW, now)
-        self._text = ""
 
-    def put(self, text: str) -> None:
+    def put(self, text: str, end: str = "") -> None:
         if self._tty:
             text = text[: shutil.get_terminal_size().columns - 1]
-            self._write("\r" + text.ljust(len(self._text)))
+            self._stream.write("\r" + text.ljust(len(self._text)) + end)
         else:
-            self._write(text + "\n")
+            self._stream.write(text + "\n")
+        self._stream.flush()
         self._text = text
 
     def end(self, text: str) -> None:
         if self._tty or text != self._text:
-            self.put(text)
-        if self._tty:
-            self._write("\n")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+            self.put(text, end="\n")
 
 
 class _File:
-    interval = _QUICK
+    interval, last = _QUICK, -math.inf
 
     def __init__(self, path: str):
-        self.last, self._path = -math.inf, Path(path)
+        self._path = Path(path)
         self._part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
 
     def put(self, text: str) -> None:

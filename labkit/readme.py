@@ -1,48 +1,34 @@
 """What the README takes from the project itself, between its markers: badges, the table of labs, the state of the
-board. A test fails when they are stale.
-"""
+board. A test fails when they are stale."""
 
 import re
-import tomllib
 
 from labkit import claims, lab, paths, report
 from labkit.errors import RequestError
+from labkit.teach import notebooks
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
-
-
-def repository() -> str:
-    """The public address in pyproject.toml's `[project.urls]`, or an empty text."""
-    project = tomllib.loads((paths.root() / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project.get("urls", {}).get("Repository", "")
 
 
 def set_repository(name: str) -> list[str]:
     """Write `owner/name` into its one place and carry it to README and notebooks; returns the files that changed.
 
     Raises:
-        RequestError: not of the form owner/name.
-    """
-    from labkit.teach import notebooks
-
+        RequestError: not of the form owner/name."""
     if not NAME.fullmatch(name) or name.split("/")[1] in (".", ".."):
         raise RequestError(f"{name!r} is not a repository; write owner/name, such as ada/labkit")
     path = paths.root() / "pyproject.toml"
     before = path.read_text(encoding="utf-8")
     text = re.sub(r'(?m)^Repository = ".*"\n', "", before)
-    text = re.sub(
-        r"(?m)^\[project\.urls\]\n((?:#.*\n)*)", rf'[project.urls]\n\1Repository = "https://github.com/{name}"\n', text
-    )
+    text = re.sub(r"(?m)^\[project\.urls\]\n((?:#.*\n)*)",
+                  rf'[project.urls]\n\1Repository = "https://github.com/{name}"\n', text)
     if f'Repository = "https://github.com/{name}"' not in text:
-        raise RequestError(
-            "pyproject.toml has lost its table [project.urls], the one place of the address; put it back"
-        )
+        raise RequestError("pyproject.toml has lost its table [project.urls], the one place of the address; "
+                           "put it back")
     path.write_text(text, encoding="utf-8", newline="\n")
     changed = ["pyproject.toml"] if text != before else []
-    changed += [
-        f"notebooks/{p.relative_to(paths.notebooks())}"
-        for p in notebooks.write(paths.notebooks() / "src", paths.notebooks())
-    ]
+    changed += [f"notebooks/{p.relative_to(paths.notebooks())}"
+                for p in notebooks.write(paths.notebooks() / "src", paths.notebooks())]
     return [*changed, *refresh()]
 
 
@@ -60,8 +46,7 @@ def render(text: str) -> str:
     """The README with its generated blocks made anew.
 
     Raises:
-        RequestError: a marker is missing.
-    """
+        RequestError: a marker is missing."""
     for name, block in (("badges", badges()), ("labs", labs()), ("board", board())):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not pattern.search(text):
@@ -72,20 +57,16 @@ def render(text: str) -> str:
 
 def badges() -> str:
     """Launch badges; while the address is not set, how to open the course from a fork."""
-    address = repository()
+    address = notebooks.repository(paths.root() / "README.md")
     if not address:
-        return (
-            "This copy does not know its public address yet, so it shows no launch badges. To open the course from your own fork: "
-            "run `make badges REPO=owner/name` (or `python -m labkit badges owner/name`), commit and push; the badges, and the set-up cell of every notebook, "
-            "then point there."
-        )
+        return ("This copy does not know its public address yet, so it shows no launch badges. To open the course from "
+                "your own fork: run `make badges REPO=owner/name` (or `python -m labkit badges owner/name`), commit "
+                "and push; the badges, and the set-up cell of every notebook, then point there.")
     name = address.removeprefix("https://github.com/").rstrip("/")
     binder = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath=lab/tree/notebooks/00_start_here.ipynb"
     colab = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/00_start_here.ipynb"
-    return (
-        f"[![Open in Binder](https://mybinder.org/badge_logo.svg)]({binder}) "
-        f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})"
-    )
+    return (f"[![Open in Binder](https://mybinder.org/badge_logo.svg)]({binder}) [![Open in "
+            f"Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})")
 
 
 def labs() -> str:

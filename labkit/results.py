@@ -20,8 +20,7 @@ def writable(folder: Path, what: str) -> None:
     """Make the folder, and write and remove a file in it.
 
     Raises:
-        RequestError: that cannot be done; nothing is left behind.
-    """
+        RequestError: that cannot be done; nothing is left behind."""
     missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -31,9 +30,8 @@ def writable(folder: Path, what: str) -> None:
         for place in missing:
             if place.is_dir():
                 place.rmdir()
-        raise RequestError(
-            f"{what} {str(folder)[:200]} cannot be written to ({error.strerror}); choose another folder"
-        ) from None
+        raise RequestError(f"{what} {str(folder)[:200]} cannot be written to ({error.strerror}); "
+                           "choose another folder") from None
 
 
 def choose_folder(out: str | None, resume: bool, request: dict) -> Path:
@@ -41,8 +39,7 @@ def choose_folder(out: str | None, resume: bool, request: dict) -> Path:
     is named by the time.
 
     Raises:
-        RequestError: a place where the files of others would be overwritten, or nothing to resume.
-    """
+        RequestError: a place where the files of others would be overwritten, or nothing to resume."""
     if out is not None:
         return given_folder(out)
     if resume:
@@ -50,9 +47,8 @@ def choose_folder(out: str | None, resume: bool, request: dict) -> Path:
         same = [folder for folder in manifests if read_manifest(folder).get("request") == request]
         unfinished = [folder for folder in same if not read_manifest(folder)["finished"]]
         if not unfinished:
-            raise RequestError(
-                "nothing to resume: no unfinished folder of this request in results/; leave --resume away"
-            )
+            raise RequestError("nothing to resume: no unfinished folder of this request in results/; "
+                               "leave --resume away")
         return unfinished[-1]
     stamp, number = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), 0
     folder = paths.results() / stamp
@@ -74,9 +70,8 @@ def given_folder(out: str) -> Path:
     if exists and not is_folder:
         raise RequestError(f"--out {out} is a file; give a folder")
     for checkout in (paths.root(), paths.notebooks()):
-        if folder in (checkout, *checkout.parents) or (
-            checkout in folder.parents and not within(folder, paths.results())
-        ):
+        if folder in (checkout, *checkout.parents) or (checkout in folder.parents
+                                                       and not within(folder, paths.results())):
             raise RequestError(f"--out {out} lies inside the course itself; choose a folder in results/ or elsewhere")
     if exists and any(folder.iterdir()) and not read_manifest(folder):
         raise RequestError(f"--out {out} holds other files, which would be overwritten; choose a new or empty folder")

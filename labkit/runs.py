@@ -2,43 +2,26 @@
 
 A run is a file of JSON Lines, one record a line, append-only: a `run` line (what was asked, on what), then `span` and
 `metric` lines as they happen, and an `end` line. A process killed at any byte loses at most its last line. While a run
-is being written its file ends in `.partial`; it takes its name when it has ended.
-"""
+is being written its file ends in `.partial`; it takes its name when it has ended."""
 
 import contextlib
 import dataclasses
 import datetime
 import gzip
 import io
-import json
 import math
 import os
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from labkit.curve import SOURCES, SPAN_KINDS, STATES, Header, Row, Run, Span, canonical, encode, real, text, whole
+from labkit.curve import SOURCES, SPAN_KINDS, STATES, Header, Row, Run, Span, canonical, encode, parse
 from labkit.errors import RequestError, WorkError, choose
 
-__all__ = [
-    "SOURCES",
-    "SPAN_KINDS",
-    "STATES",
-    "Header",
-    "Row",
-    "Run",
-    "RunWriter",
-    "Span",
-    "Store",
-    "canonical",
-    "encode",
-    "pack",
-    "parse",
-    "read",
-    "read_many",
-]
+__all__ = ["SOURCES", "SPAN_KINDS", "STATES", "Header", "Row", "Run", "RunWriter", "Span", "Store", "canonical",
+           "encode", "pack", "parse", "read", "read_many"]
 
 
 class RunWriter:
@@ -50,8 +33,7 @@ class RunWriter:
 
     Raises:
         RequestError: the header holds what JSON cannot, or the folder cannot be written to.
-        WorkError: later, when a line cannot be written, as on a full disk.
-    """
+        WorkError: later, when a line cannot be written, as on a full disk."""
 
     def __init__(self, header: Header, path: Path):
         first = {"type": "run", "schema": 1, "id": header.identity, **dataclasses.asdict(header)}
@@ -64,9 +46,8 @@ class RunWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.partial, "wb", buffering=0)
         except OSError as error:
-            raise RequestError(
-                f"runs cannot be kept in {path.parent} ({error.strerror}); set LABKIT_STORE to another folder"
-            ) from None
+            raise RequestError(f"runs cannot be kept in {path.parent} ({error.strerror}); "
+                               "set LABKIT_STORE to another folder") from None
         self._line(first)
 
     def now(self) -> float:
@@ -80,23 +61,20 @@ class RunWriter:
         except OSError as error:
             raise WorkError(f"{self.partial} cannot be written ({error.strerror})") from None
         if missing:
-            raise WorkError(
-                f"{self.partial} cannot be written (the last {missing} bytes were refused; is the disk full?)"
-            )
+            raise WorkError(f"{self.partial} cannot be written (the last {missing} bytes were refused; "
+                            "is the disk full?)")
 
     def span(self, kind: str, start: float, end: float) -> None:
         """Record a phase, in seconds from the start of the run, to the microsecond.
 
         Raises:
-            RequestError: the kind is not one of `SPAN_KINDS`, or it ends before it starts.
-        """
+            RequestError: the kind is not one of `SPAN_KINDS`, or it ends before it starts."""
         span = Span(kind, round(float(start), 6), round(float(end), 6))
         self.run.spans.append(span)
         self._line({"type": "span", **dataclasses.asdict(span)})
 
-    def metric(
-        self, name: str, value: float, *, step: int = 0, epoch: float = 0.0, samples: int = 0, when: float | None = None
-    ) -> None:
+    def metric(self, name: str, value: float, *, step: int = 0, epoch: float = 0.0, samples: int = 0,
+               when: float | None = None) -> None:
         """Record one value of one metric; `when` (to the microsecond) defaults to now."""
         when = round(self.now() if when is None else float(when), 6)
         row = Row(int(step), float(epoch), int(samples), when, str(name), float(value))
@@ -132,57 +110,6 @@ class RunWriter:
             self.finish("finished" if kind is None else "failed")
 
 
-def parse(lines: Iterable[bytes], name: str = "run") -> Iterator[Run]:
-    """Read runs from lines; several may follow one another. A last line without its newline is what a kill leaves: it
-    is dropped.
-
-    Raises:
-        WorkError: a complete line that cannot be understood, with its place.
-    """
-    run = None
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            record = json.loads(line)
-            kind = record.pop("type")
-            if kind == "run":
-                if run is not None:
-                    yield run
-                    run = None
-                if record.pop("schema") != 1:
-                    raise ValueError("unknown schema")
-                record.pop("id", None)
-                run = Run(Header(**record))
-                _ = run.header.identity, run.header.machine  # refuses what no identity can be taken of
-            elif run is None:
-                raise ValueError("no run line before it")
-            elif kind == "span":
-                run.spans.append(Span(record["kind"], real(record["start"]), real(record["end"])))
-            elif kind == "metric":
-                run.rows.append(
-                    Row(
-                        whole(record["step"]),
-                        real(record["epoch"]),
-                        whole(record["samples"]),
-                        real(record["when"]),
-                        text(record["name"]),
-                        real(record["value"]),
-                    )
-                )
-            elif kind == "end":
-                choose("status", record["status"], STATES)
-                run.status = record["status"]
-            else:
-                raise ValueError(f"unknown record type {kind!r}")
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise WorkError(
-                f"{name}, line {number}: not a line of a run ({error}); restore the file or delete it"
-            ) from None
-    if run is not None:
-        yield run
-
-
 def read(path: Path) -> Run | None:
     """The run in a file, or None when it was killed before its first line was whole."""
     with open(path, "rb") as file:
@@ -193,8 +120,7 @@ def read_many(path: Path) -> list[Run]:
     """All runs of a packed file, as `pack` writes it; an absent file holds none.
 
     Raises:
-        WorkError: the file is damaged.
-    """
+        WorkError: the file is damaged."""
     if not Path(path).exists():
         return []
     try:
@@ -206,8 +132,7 @@ def read_many(path: Path) -> list[Run]:
 
 def pack(runs: Iterable[Run], path: Path) -> None:
     """Write runs one after the other into one small gzip file, numbers rounded to six significant digits, in an order
-    that does not depend on the one given.
-    """
+    that does not depend on the one given."""
     lines = []
     for run in runs:
         records = [{"type": "run", "schema": 1, **dataclasses.asdict(run.header)}]
@@ -245,8 +170,7 @@ class Store:
         alone does too.
 
         A run made under another version of a rule that would judge it now does not count: the rule has to be written
-        first.
-        """
+        first."""
         for arms in sorted({header.arms, 1}, reverse=True):
             path = self.path(dataclasses.replace(header, arms=arms))
             run = read(path) if path.exists() else None
@@ -257,8 +181,7 @@ class Store:
     def write(self, header: Header) -> RunWriter:
         """Start a run; a finished one of the same identity is replaced only when the new one has finished.
 
-        What killed processes left of this run is removed.
-        """
+        What killed processes left of this run is removed."""
         path = self.path(header)
         for partial in path.parent.glob(f"{path.name}.*.partial"):
             owner = re.fullmatch(r"(\d{1,9})\.partial", partial.name.removeprefix(f"{path.name}."), re.ASCII)
@@ -275,8 +198,7 @@ class Store:
         """All finished runs, of one lab when it is named.
 
         Args:
-            damaged: if given, what cannot be read is left out and said here; else it raises.
-        """
+            damaged: if given, what cannot be read is left out and said here; else it raises."""
         found = []
         for path in sorted(self.folder.glob(f"{lab or '*'}/*.jsonl")):
             try:
@@ -293,12 +215,9 @@ class Store:
 
 def alive(pid: int) -> bool:
     """Whether a process with this number exists. Only POSIX can ask without harm; elsewhere assume that it does."""
-    if os.name != "posix":
-        return True
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+        if os.name == "posix":
+            os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True

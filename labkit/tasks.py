@@ -2,8 +2,7 @@
 
 It needs nothing of labkit around it: `Trainer(max_steps=...).fit(task, train_batches, [validation_batches,
 test_batches])` works, with mixed precision, gradient accumulation, checkpoint and
-resume, and DDP. The schedule counts *optimizer steps*, so accumulating gradients does not shorten a warm-up.
-"""
+resume, and DDP. The schedule counts *optimizer steps*, so accumulating gradients does not shorten a warm-up."""
 
 from collections.abc import Sequence
 
@@ -28,18 +27,11 @@ class ImageClassification(pl.LightningModule):
         label_smoothing: of the training loss only.
         optimizer_options: passed on to `labkit.optim.build` (momentum, weight_decay, ...).
 
-    When not to use it: a loss that is not a mean over samples; write a task of its own.
-    """
+    When not to use it: a loss that is not a mean over samples; write a task of its own."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer="sgd",
-        schedule: Schedule | None = None,
-        evaluations: Sequence[str] = ("validation",),
-        label_smoothing: float = 0.0,
-        optimizer_options: dict | None = None,
-    ):
+    def __init__(self, model: nn.Module, optimizer="sgd", schedule: Schedule | None = None,
+                 evaluations: Sequence[str] = ("validation",), label_smoothing: float = 0.0,
+                 optimizer_options: dict | None = None):
         super().__init__()
         if not 0.0 <= label_smoothing < 1.0:
             raise RequestError(f"label_smoothing {label_smoothing} is out of range; it must lie in [0, 1)")
@@ -66,9 +58,8 @@ class ImageClassification(pl.LightningModule):
     def on_validation_epoch_start(self) -> None:
         loaders = len(self.trainer.num_val_batches)
         if loaders != len(self.evaluations):
-            raise RequestError(
-                f"{loaders} validation loader(s) for the evaluations {', '.join(self.evaluations)}; give one loader each"
-            )
+            raise RequestError(f"{loaders} validation loader(s) for the evaluations {', '.join(self.evaluations)}; "
+                               "give one loader each")
         self._totals = {name: torch.zeros(3, device=self.device) for name in self.evaluations}
 
     def validation_step(self, batch, batch_index: int, dataloader_idx: int = 0) -> None:
@@ -83,9 +74,8 @@ class ImageClassification(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         for name, totals in self._totals.items():
-            loss, correct, count = (
-                self.trainer.strategy.reduce(totals, reduce_op="sum") if self.trainer.world_size > 1 else totals
-            )
+            loss, correct, count = (self.trainer.strategy.reduce(totals, reduce_op="sum") if self.trainer.world_size > 1
+                                    else totals)
             self.log_dict({f"{name}_loss": loss / count, f"{name}_accuracy": correct / count})
 
     def configure_optimizers(self):
@@ -96,7 +86,5 @@ class ImageClassification(pl.LightningModule):
             optimizer = build.build(self.optimizer, self.model, rate=rate, **self.optimizer_options)
         if self.schedule is None:
             return optimizer
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": to_torch(optimizer, self.schedule), "interval": "step"},
-        }
+        return {"optimizer": optimizer,
+                "lr_scheduler": {"scheduler": to_torch(optimizer, self.schedule), "interval": "step"}}

@@ -19,11 +19,11 @@ BUILT = ("07_large_batches", "11_time_to_accuracy")
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """The package and its data in a folder with spaces in its name, and a course in which two labs are written."""
+    """The package, its data and the labs' modules in a folder with spaces in its name, and a course in which two labs are written."""
     folder = tmp_path_factory.mktemp("a path with spaces") / "lab kit"
-    for part in ("labkit", "data"):
-        shutil.copytree(paths.root() / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "notebooks").mkdir()
+    ignored = shutil.ignore_patterns("__pycache__")
+    for part in ("labkit", "data", "notebooks/labs"):
+        shutil.copytree(paths.root() / part, folder / part, ignore=ignored)
     for stem in BUILT:
         nbformat.write(nbformat.v4.new_notebook(), folder / "notebooks" / f"{stem}.ipynb")
     return folder
@@ -46,6 +46,7 @@ def offline(tmp_path, monkeypatch):
 def labkit(checkout, offline, monkeypatch, capsys):
     """Run a command in this process, on that checkout: (exit status, standard output, standard error)."""
     monkeypatch.setattr(paths, "root", lambda: checkout)
+    monkeypatch.setattr(sys, "path", [str(paths.labs().parent), *sys.path])
 
     def call(*arguments):
         status = cli.main([str(argument) for argument in arguments])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from labkit.curve import SPAN_KINDS, Header, Row, Run, Span
 from labkit.errors import RequestError
-from labkit.rules.times import thinned
 from labkit.tta import clock
+from labs.rules_times import thinned
 
 TARGET = {"metric": "accuracy", "value": 0.9, "higher": True}
 # Nothing is recorded before 0.5, from 7.5 to 8 and from 14 to 14.25. The target is met at 15.

@@ -225,7 +225,7 @@ FITS |= {"kind": "value", "about": "time", "labs": ["07"]}
         ([FITS | {"colour": "red"}], "claim X1 does not fit: .*colour"),
         ([FITS | {"origin": "hearsay"}], "unknown origin of claim X1 'hearsay'; allowed: paper, later literature"),
         ([FITS | {"grade": "remembered", "literature": "76 %"}], "only remembered, so it may not show a figure"),
-        ([FITS | {"rule": {"name": "cubes"}}], "unknown rule of claim X1 'cubes'; allowed: ordering"),
+        ([FITS | {"rule": {"name": "cubes"}}], "unknown rule of claim X1 'cubes'; allowed: at_most"),
         ([FITS | {"rule": {"name": "at_most", "bound": 1}}], "rule at_most of claim X1: missing a required .*'metric'"),
         ([FITS | {"rule": {"name": "at_most", "metric": "a", "bound": 1, "seed": 3}}], "at_most of claim X1: .*'seed'"),
         ([FITS, FITS], "two claims share an id"),
@@ -256,3 +256,13 @@ def test_a_store_is_where_the_environment_says(monkeypatch, tmp_path):
 def test_any_thread_cap_is_read(monkeypatch, text, cap):
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     assert machine.hardware()["threads"] == cap
+
+
+def test_what_belongs_to_a_lab_is_found_in_the_checkout(tmp_path, monkeypatch):
+    assert {"plan00", "plan07", "plan11"} <= set(paths.lab_parts("plan"))
+    assert all(profiles.plan(name[4:]) is paths.lab_part(name).Profile for name in paths.lab_parts("plan"))
+    with pytest.raises(WorkError, match="notebooks/labs/plan99.py is not there"):
+        paths.lab_part("plan99")
+    monkeypatch.setattr(paths, "root", lambda: tmp_path)
+    with pytest.raises(RequestError, match="unknown lab with a profile '07'; allowed: none"):
+        profiles.resolve("07")

@@ -5,11 +5,12 @@ import math
 
 import pytest
 
-from labkit import paths, plans, profiles
+from labkit import paths, profiles
 from labkit.optim.factorial import Cell
 from labkit.runs import Header, Row, Run
 from labkit.teach import check
 from labkit.teach.exercises import solution_code
+from labs import plan07
 from labs.lab07 import EXERCISES
 from labs.scaling import Map
 
@@ -20,7 +21,7 @@ RATES = [2.0**-8, 2.0**-7, 2.0**-6, 2.0**-5]
 def table_run(cell: Cell, settings, validation: float, test: float, repeat: int = 0) -> Run:
     """A finished run of the row-LSTM on a cell of the table, with the final accuracies given."""
     per_epoch = settings.train // cell.batch
-    recipe = plans._recipe(settings, cell, **plans.lstm(settings))
+    recipe = plan07._recipe(settings, cell, **plan07.lstm(settings))
     names = {"validation_accuracy": validation, "test_accuracy": test, "train_loss": 1 - test}
     rows = [Row(25 * per_epoch, 25.0, 25 * settings.train, 1.0, name, value) for name, value in names.items()]
     header = Header("07", dataclasses.asdict(recipe), repeat, began=f"2024-01-01T00:00:0{repeat}")
@@ -31,7 +32,7 @@ def table_run(cell: Cell, settings, validation: float, test: float, repeat: int 
 def ground() -> Map:
     """Flat: 2^-7 and 2^-6. Linear wins from 2^-7, neither from 2^-6; LEGW wins from 2^-5, which is not flat."""
     settings = profiles.resolve("07", "full", {"lstm_rates": RATES})
-    table = plans.table(settings)
+    table = plan07.table(settings)
     base = dict(zip(RATES, (0.94, 0.955, 0.96, 0.93), strict=True))
     large = dict(zip(RATES, ((0.40, 0.93), (0.66, 0.93), (0.88, 0.89), (0.93, 0.40)), strict=True))
     runs = [table_run(table.path("fixed", rate)[0], settings, base[rate], base[rate]) for rate in RATES]

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from labkit.errors import RequestError, WorkError
 from labkit.paths import root
 from labkit.teach import exercise
-from labkit.teach.committed import HEADINGS
-from labkit.teach.notebooks import _answered, build, contract, keep_outputs, setup_cell, sources_differ, write
+from labkit.teach.notebooks import _answered, build, keep_outputs, setup_cell, write
+from reader_contract import HEADINGS, contract, sources_differ
 
 REGISTRY = {"07.1": exercise("07.1", "t", lambda answer: None, ("first", "second"))}
 PARAMETERS = """profile: str = "quick"  # smoke | quick | full

@@ -8,7 +8,7 @@ import pytest
 
 from labkit import batch, claims, lab, paths
 from labkit.runs import Store
-from labkit.teach import notebooks
+from reader_contract import contract, sources_differ
 
 BUILT = [entry for entry in lab.course().values() if entry.exists]
 IDS = [entry.number for entry in BUILT]
@@ -69,12 +69,12 @@ def test_readers_copy_runs_with_nothing_answered(entry, tmp_path):
 def test_notebook_equals_its_source(entry, solutions):
     source = paths.notebooks() / "src" / f"{entry.stem}.py"
     built = paths.notebooks() / ("solutions" if solutions else "") / f"{entry.stem}.ipynb"
-    assert not notebooks.sources_differ(source, built, solutions)
+    assert not sources_differ(source, built, solutions)
 
 
 @pytest.mark.parametrize("entry", BUILT, ids=IDS)
 def test_committed_notebook_keeps_the_reader_contract(entry):
-    assert not notebooks.contract(entry.notebook)
+    assert not contract(entry.notebook)
 
 
 @pytest.mark.parametrize("entry", BUILT, ids=IDS)

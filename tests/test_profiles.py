@@ -9,8 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import paths, plans, profiles
+from labkit import paths, profiles
 from labkit.errors import RequestError, WorkError
+from labs import plan07, plan11
 
 LABS = sorted(path.stem for path in (paths.data() / "profiles").glob("*.yaml"))
 
@@ -19,14 +20,15 @@ LABS = sorted(path.stem for path in (paths.data() / "profiles").glob("*.yaml"))
 @pytest.mark.parametrize("lab", LABS)
 def test_every_profile_file_fits(lab, profile):
     found = profiles.resolve(lab, profile)
-    assert isinstance(found, profiles.DATACLASSES[lab])
+    assert isinstance(found, profiles.plan(lab))
     assert profiles.resolve(lab, profile, dataclasses.asdict(found)) == found
 
 
 def test_every_dataclass_has_its_file_and_every_field_says_what_it_is():
-    assert LABS == sorted(profiles.DATACLASSES)
-    for cls in profiles.DATACLASSES.values():
-        assert cls() == cls(**profiles.fitted(cls, "07", dataclasses.asdict(cls())))
+    assert LABS == [name.removeprefix("plan") for name in paths.lab_parts("plan")]
+    for lab in LABS:
+        cls = profiles.plan(lab)
+        assert cls() == cls(**profiles.fitted(cls, lab, dataclasses.asdict(cls())))
         assert all(field.metadata["doc"] for field in dataclasses.fields(cls))
 
 
@@ -36,7 +38,7 @@ def test_profiles_differ_only_in_data_and_overrides_only_in_what_they_name():
     content = yaml.safe_load((paths.data() / "profiles" / "07.yaml").read_text(encoding="utf-8"))
     for profile in profiles.NAMES:
         found = profiles.resolve("07", profile)
-        expected = dataclasses.asdict(profiles.Profile07()) | (content[profile] or {})
+        expected = dataclasses.asdict(plan07.Profile()) | (content[profile] or {})
         assert dataclasses.asdict(found) == expected
     changed = profiles.resolve("07", "quick", {"epochs": 3})
     assert changed == dataclasses.replace(quick, epochs=3.0) and type(changed.epochs) is float
@@ -45,19 +47,19 @@ def test_profiles_differ_only_in_data_and_overrides_only_in_what_they_name():
 @pytest.mark.parametrize("profile", profiles.NAMES)
 def test_the_plans_of_every_profile_are_recipes_each_once(profile):
     lab = profiles.resolve("07", profile)
-    optional = {plans.adaptive: lab.adaptive, plans.equal_steps: lab.equal_steps_batches}
-    for plan in (plans.mlp_table, plans.lstm_table, plans.adaptive, plans.equal_steps, plans.curvature):
+    optional = {plan07.adaptive: lab.adaptive, plan07.equal_steps: lab.equal_steps_batches}
+    for plan in (plan07.mlp_table, plan07.lstm_table, plan07.adaptive, plan07.equal_steps, plan07.curvature):
         recipes = plan(lab)
         assert all(recipe not in recipes[:place] for place, recipe in enumerate(recipes))
         assert bool(recipes) == bool(optional.get(plan, True))
-    assert plans.repeated(profiles.resolve("11", profile)).target["higher"]
+    assert plan11.repeated(profiles.resolve("11", profile)).target["higher"]
 
 
 @pytest.mark.parametrize(
     "lab, profile, overrides, message",
     [
         ("07", "quik", {}, "unknown profile 'quik'; allowed: smoke, quick, full"),
-        ("99", "quick", {}, "unknown lab with a profile '99'; allowed: 00, 07, 11"),
+        ("99", "quick", {}, "unknown lab with a profile '99'; allowed: 00, 07, "),
         ("07", "quick", {"typo": 1}, "unknown field of lab 07 'typo'; allowed: data, train, batches, epochs"),
         ("07", "quick", {3: 1}, "unknown field of lab 07 '3'; allowed: data"),
         ("07", "quick", [("train", 1)], "fields of lab 07 must be a mapping"),
@@ -176,6 +178,6 @@ def test_any_setting_is_read_or_a_request_error(text):
     assert name
     for field in ("train", "mlp_rates", "data", "factorial"):  # whatever it is, a field takes it or says why not
         try:
-            profiles.fitted(profiles.Profile07, "07", {field: value})
+            profiles.fitted(plan07.Profile, "07", {field: value})
         except RequestError as error:
             assert field in str(error)

@@ -2,12 +2,15 @@
 
 import dataclasses
 import itertools
+import types
 
 import pytest
 
 from labkit import claims, rules
+from labkit.errors import WorkError
 from labkit.optim.factorial import Table
 from labkit.runs import Header, Row, Run, Span
+from labs import rules_scaling, rules_times
 
 AXES = {"batches": [16, 64, 256, 1024], "samples": 4096, "warmup_epochs": 10 / 64, "long_warmup_epochs": 5.0}
 TABLE = Table(tuple(AXES["batches"]), 4096, 10 / 64, 5.0)
@@ -203,7 +206,7 @@ def test_a_single_spike_is_not_a_peak():
     spiked = dataclasses.replace(
         run, rows=[dataclasses.replace(row, value=1e6) if row.step == 250 else row for row in run.rows]
     )
-    assert rules.scaling.curvature_peak(spiked, "step") == pytest.approx(100, abs=10)
+    assert rules_scaling.curvature_peak(spiked, "step") == pytest.approx(100, abs=10)
 
 
 def test_bounds_and_slopes():
@@ -285,3 +288,19 @@ def test_the_hash_changes_with_the_margin_and_with_the_code_of_a_helper(monkeypa
     wider = dataclasses.replace(claim, rule={**claim.rule, "margin": 3.0})
     assert wider.hash != claim.hash
     assert "def standard_error" in rules.code("ordering") and "def cell_values" in rules.code("ordering")
+
+
+def test_the_rules_of_the_labs_are_found_beside_the_general_ones_and_a_name_means_one_rule():
+    assert rules.RULES["ordering"] is rules_scaling.ordering and rules.RULES["best_of_n"] is rules_times.best_of_n
+    assert rules.RULES["at_most"] is rules.general.at_most
+    with pytest.raises(WorkError, match="labkit.rules.general and other both define at_most; rename one"):
+        rules.collected(rules_times, planted_module("at_most"))
+    with pytest.raises(WorkError, match="empty lists no rules; give it a tuple RULES"):
+        rules.collected(types.ModuleType("empty"))
+
+
+def planted_module(name):
+    """A module `other` with one rule of that name."""
+    module = types.ModuleType("other")
+    exec(f"def {name}(runs): pass\nRULES = ({name},)", module.__dict__)
+    return module

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from labkit import plans, profiles
+from labkit import profiles
 from labkit.optim.factorial import LABELS, RULES, Cell
 from labkit.rules.general import published
 from labkit.runs import Header, Row, Run, Span
 from labkit.teach import viz
-from labs import scaling, scaling_controls, scaling_figures, scaling_rules
+from labs import plan07, scaling, scaling_controls, scaling_figures, scaling_rules
 
 SETTINGS = profiles.resolve("07", "full", {"mlp_rates": [2.0**-9, 2.0**-8, 2.0**-7]})
 
@@ -29,7 +29,7 @@ def run_of(recipe, repeat=0, curve=((1.0, 0.5, 0.9),), arms=1, began="a") -> Run
 
 
 def mlp(cell: Cell, **rest):
-    return plans._recipe(SETTINGS, cell, **{**plans.mlp(SETTINGS), **rest})
+    return plan07._recipe(SETTINGS, cell, **{**plan07.mlp(SETTINGS), **rest})
 
 
 def accuracy(cell: Cell) -> float:
@@ -39,7 +39,7 @@ def accuracy(cell: Cell) -> float:
 
 @pytest.fixture(scope="module")
 def full() -> scaling.Map:
-    cells = plans.table(SETTINGS).factorial(SETTINGS.mlp_rates)
+    cells = plan07.table(SETTINGS).factorial(SETTINGS.mlp_rates)
     made = [run_of(mlp(cell), curve=[(0.2, 0.8, 0.8), (0.05, accuracy(cell), accuracy(cell))]) for cell in cells]
     return scaling.Map(made, SETTINGS, "deep-mlp")
 
@@ -91,7 +91,7 @@ def test_a_rule_that_crosses_the_cliff_loses_by_the_numbers_of_its_cell(full):
 
 
 def test_the_winner_must_be_the_same_from_every_flat_base_rate():
-    table, made = plans.table(SETTINGS), []
+    table, made = plan07.table(SETTINGS), []
     for rate, (ours, theirs) in {2.0**-8: (0.9, 0.8), 2.0**-7: (0.7, 0.8)}.items():
         made.append(run_of(mlp(table.path("fixed", rate)[0])))
         made.append(run_of(mlp(table.path("legw", rate)[-1]), curve=[(1.0, 0.5, ours)]))
@@ -162,7 +162,7 @@ def test_the_published_settings_leave_their_rule_in_the_last_row_alone():
 
 
 def test_the_rules_are_drawn_with_the_peaks_and_warm_ups_of_their_paths():
-    table, rate = plans.table(SETTINGS), 2.0**-5
+    table, rate = plan07.table(SETTINGS), 2.0**-5
     fig, alt, data = scaling_rules.rule_schedules(table, rate, 100)
     rows, k = data.set_index("rule"), table.batches[-1] / table.batches[0]
     assert rows["peak rate"]["LEGW"] == rate * math.sqrt(k) == rows["peak rate"]["square root"]

@@ -1,8 +1,7 @@
 """Where each data set lies, how it is fetched, and how it is checked.
 
 Files are looked for in ``LABKIT_DATA``, then in the cache (``LABKIT_CACHE``, or ``downloads/`` beside the package),
-and only then fetched, each from the first of two sources that delivers the right bytes.
-"""
+and only then fetched, each from the first of two sources that delivers the right bytes."""
 
 import contextlib
 import gzip
@@ -26,8 +25,7 @@ class DataFile:
     Attributes:
         name: its file name.
         sources: addresses to try, in this order.
-        sha256: of the file as it is served; content: of what is inside a ``.gz`` (a repacked copy keeps only this).
-    """
+        sha256: of the file as it is served; content: of what is inside a ``.gz`` (a repacked copy keeps only this)."""
 
     name: str
     sources: tuple[str, ...]
@@ -115,8 +113,7 @@ def fetch(file: DataFile, folder: Path) -> Path:
 
     Raises:
         RequestError: no source answers, or the folder cannot be made.
-        WorkError: a source answers with other bytes (both sums are named), or the disk refuses them.
-    """
+        WorkError: a source answers with other bytes (both sums are named), or the disk refuses them."""
     path = folder / file.name
     if path.is_file() and not mismatch(file, path):
         return path
@@ -158,8 +155,7 @@ def _locate(name: str, folders: list[Path]) -> Path | None:
     """The first of `folders` that holds every file of a downloadable set, checked; None when there is none.
 
     Raises:
-        WorkError: the files are there and damaged.
-    """
+        WorkError: the files are there and damaged."""
     for folder in folders:
         if not all((folder / file.name).is_file() for file in FILES[name]):
             continue
@@ -183,8 +179,7 @@ def require(name: str) -> Path | None:
 
     Raises:
         RequestError: unknown name; or missing and no network. One line: what, where it looked, what works instead.
-        WorkError: the files that are there, or that arrive, are damaged.
-    """
+        WorkError: the files that are there, or that arrive, are damaged."""
     choose("dataset", name, NAMES)
     found = None if name in BUNDLED else _locate(name, _given_folders(name))
     if name in BUNDLED or found is not None:
@@ -223,8 +218,7 @@ def verify(name: str) -> Row:
 
     Raises:
         RequestError: unknown name, or not here.
-        WorkError: a file is damaged; names it and both sums.
-    """
+        WorkError: a file is damaged; names it and both sums."""
     choose("dataset", name, NAMES)
     row = _row(name)
     if row.state == "damaged":
@@ -238,8 +232,7 @@ def gunzip(data: bytes, label: str = "file") -> bytes:
     """The bytes inside a gzip file of at most 64 MiB.
 
     Raises:
-        WorkError: not gzip, cut short, damaged, or larger.
-    """
+        WorkError: not gzip, cut short, damaged, or larger."""
     try:
         if not data:  # gzip itself would call it an empty content
             raise EOFError("it is empty")

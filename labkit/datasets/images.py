@@ -33,8 +33,7 @@ class Images:
         train_x, validation_x, test_x: uint8 [n, channels, height, width].
         train_y, validation_y, test_y: int64 [n], 0 to classes - 1.
         checksum: sha256 (hexadecimal) of the name-independent content: each array's shape and bytes.
-        mean, std: of the training pixels divided by 255, over all channels.
-    """
+        mean, std: of the training pixels divided by 255, over all channels."""
 
     name: str
     train_x: np.ndarray
@@ -72,8 +71,7 @@ def load(name: str, *, train: int | None = None, validation: int | None = None, 
     Raises:
         RequestError: unknown name, more images than there are, a size that is no count, a pool that does not divide
             the image, noise or seed for a set that has none, or missing files and no network.
-        WorkError: damaged files.
-    """
+        WorkError: damaged files."""
     choose("dataset", name, NAMES)
     sizes = [None if size is None else _count(part, size, part == "train")
              for part, size in (("train", train), ("validation", validation), ("test", test))]
@@ -198,8 +196,7 @@ def parse_idx(data: bytes, dimensions: int, label: str = "file") -> np.ndarray:
     The header is two zero bytes, the type 8, the number of dimensions, then each size as a big-endian 32-bit integer.
 
     Raises:
-        WorkError: another header, a size of 0, or more or fewer bytes than the sizes say.
-    """
+        WorkError: another header, a size of 0, or more or fewer bytes than the sizes say."""
     magic, header = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
     if data[:4] != magic:
         raise WorkError(f"{label} starts with {data[:4].hex() or 'nothing'}; an IDX file of bytes in {dimensions} "
@@ -220,8 +217,7 @@ def parse_cifar(data: bytes, label: str = "file") -> tuple[np.ndarray, np.ndarra
         images uint8 [n, 3, 32, 32] and labels uint8 [n], both read-only.
 
     Raises:
-        WorkError: empty, not a whole number of 3073-byte records, or a label above 9.
-    """
+        WorkError: empty, not a whole number of 3073-byte records, or a label above 9."""
     record = 1 + 3 * 32 * 32
     if not data or len(data) % record:
         raise WorkError(f"{label} has {len(data)} bytes, not a positive multiple of {record}")
@@ -235,8 +231,7 @@ def cifar_members(data: bytes, label: str = "file") -> list[bytes]:
     """The six batches inside ``cifar-10-binary.tar.gz``, five of training and one of test; nothing touches the disk.
 
     Raises:
-        WorkError: not a sound archive, or a batch is missing or not a regular file of a plausible size.
-    """
+        WorkError: not a sound archive, or a batch is missing or not a regular file of a plausible size."""
     batches = []
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:

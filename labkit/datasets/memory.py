@@ -25,8 +25,7 @@ class Plan(NamedTuple):
 
     Attributes:
         order: index of the sample. flip: 1 where mirrored. down, right: corner of the window in the padded image.
-        hole_top, hole_left: corner of the square that is blanked.
-    """
+        hole_top, hole_left: corner of the square that is blanked."""
 
     order: Tensor
     flip: Tensor | None
@@ -39,8 +38,7 @@ class Plan(NamedTuple):
 def padding(size: int) -> int:
     """Pixels added on each side before a random crop: an eighth of the size, down to an even number, at least 1.
 
-    28 -> 2, 32 -> 4, 14 -> 1, 224 -> 28.
-    """
+    28 -> 2, 32 -> 4, 14 -> 1, 224 -> 28."""
     return max(1, size // 8 // 2 * 2)
 
 
@@ -131,8 +129,7 @@ class DeviceBatches:
 
     Raises:
         RequestError: a batch outside 1 to n or not divisible by world, unequal x and y, an unknown augmentation or
-            sampling, augmentation of something that is no image, std of 0 or less, a negative seed.
-    """
+            sampling, augmentation of something that is no image, std of 0 or less, a negative seed."""
 
     def __init__(self, x, y, batch: int, *, seed: int = 0, augment: tuple[str, ...] = (), sampling: str = "shuffle",
                  drop_last: bool = True, mean: float = 0.0, std: float = 1.0, device="cpu",
@@ -245,8 +242,7 @@ def evaluation_batches(x, y, batch: int = 1024, *, mean: float = 0.0, std: float
     Every rank gets the whole set.
 
     Raises:
-        RequestError: batch below 1, no samples, unequal x and y, or std of 0 or less.
-    """
+        RequestError: batch below 1, no samples, unequal x and y, or std of 0 or less."""
     if batch < 1 or not std > 0:
         raise RequestError(f"batch must be 1 or more and std above 0, not {batch} and {std}")
     x, y = _tensors(x, y, device)

@@ -2,8 +2,7 @@
 
 A class is a fixed picture of smooth strokes and a blob. An image is that picture shifted, scaled and dimmed at random,
 plus Gaussian noise. Useful where the amount of data or its difficulty is the question; *not* a stand-in for natural
-images: accuracies on it compare with nothing outside this package.
-"""
+images: accuracies on it compare with nothing outside this package."""
 
 import numpy as np
 
@@ -54,8 +53,7 @@ def generate(count: int, *, noise: float = 0.25, seed: int = 0, stream: str = "t
         images uint8 [count, 1, size, size] and labels int64 [count]; each 1024 images hold every class about equally.
 
     Raises:
-        RequestError: a negative count, seed or noise, or an unknown stream.
-    """
+        RequestError: a negative count, seed or noise, or an unknown stream."""
     choose("stream", stream, [key for key in STREAMS if key != "prototypes"])
     if count < 0 or seed < 0 or not 0 <= noise < np.inf:
         raise RequestError(f"procedural images need count, seed and noise of 0 or more, not {count}, {seed}, {noise}")

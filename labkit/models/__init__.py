@@ -5,16 +5,14 @@ from importlib import import_module
 from labkit.errors import RequestError, choose
 
 # name: (module, builder, fixed arguments, sizes a caller may change, what it takes of the image)
-_MODELS = {
-    "row-lstm": ("lstm", "RowLSTM", {}, ("projection", "hidden"), "rows"),
-    "deep-mlp": ("mlp", "DeepMLP", {}, ("width", "depth"), "pixels"),
-    "resnet8": ("resnet", "cifar_resnet", {"depth": 8}, ("zero_gamma",), "channels"),
-    "resnet20": ("resnet", "cifar_resnet", {"depth": 20}, ("zero_gamma",), "channels"),
-    "resnet56": ("resnet", "cifar_resnet", {"depth": 56}, ("zero_gamma",), "channels"),
-    "resnet9": ("resnet", "resnet9", {}, ("width",), "channels"),
-    "resnet18": ("resnet", "imagenet_resnet", {"depth": 18}, ("zero_gamma",), "channels"),
-    "resnet50": ("resnet", "imagenet_resnet", {"depth": 50}, ("zero_gamma",), "channels"),
-}
+_MODELS = {"row-lstm": ("lstm", "RowLSTM", {}, ("projection", "hidden"), "rows"),
+           "deep-mlp": ("mlp", "DeepMLP", {}, ("width", "depth"), "pixels"),
+           "resnet8": ("resnet", "cifar_resnet", {"depth": 8}, ("zero_gamma",), "channels"),
+           "resnet20": ("resnet", "cifar_resnet", {"depth": 20}, ("zero_gamma",), "channels"),
+           "resnet56": ("resnet", "cifar_resnet", {"depth": 56}, ("zero_gamma",), "channels"),
+           "resnet9": ("resnet", "resnet9", {}, ("width",), "channels"),
+           "resnet18": ("resnet", "imagenet_resnet", {"depth": 18}, ("zero_gamma",), "channels"),
+           "resnet50": ("resnet", "imagenet_resnet", {"depth": 50}, ("zero_gamma",), "channels")}
 NAMES = tuple(_MODELS)
 
 

@@ -13,8 +13,7 @@ class RowLSTM(nn.Module):
         rows, columns: the image; each row is one step of the recurrence.
         projection: width of a projected row.
         hidden: width of the LSTM state.
-        channels: a step reads the row of every channel.
-    """
+        channels: a step reads the row of every channel."""
 
     def __init__(self, rows: int = 28, columns: int = 28, projection: int = 128, hidden: int = 128,
                  classes: int = 10, channels: int = 1):

@@ -12,8 +12,7 @@ class DeepMLP(nn.Module):
     Args:
         inputs: pixels of an image, all channels.
         width: units of a hidden layer.
-        depth: hidden layers, 1 or more.
-    """
+        depth: hidden layers, 1 or more."""
 
     def __init__(self, inputs: int = 784, width: int = 64, depth: int = 8, classes: int = 10):
         super().__init__()

@@ -39,8 +39,7 @@ class Block(nn.Module):
     """ReLU(shortcut(x) + residual(x)); the residual is `kernels` convolutions, each with a BatchNorm.
 
     (3, 3) is the basic block and (1, 3, 1) the bottleneck, which is four times narrower inside. The stride is on the
-    first 3 x 3 convolution; the original bottleneck has it on the first 1 x 1 (same parameters).
-    """
+    first 3 x 3 convolution; the original bottleneck has it on the first 1 x 1 (same parameters)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, kernels: tuple[int, ...], shortcut, zero_gamma: bool):
         super().__init__()
@@ -80,8 +79,7 @@ def cifar_resnet(depth: int, channels: int = 3, classes: int = 10, zero_gamma: b
     ResNet-56 853,018.
 
     Raises:
-        RequestError: `depth` is not 6 n + 2 with n >= 1.
-    """
+        RequestError: `depth` is not 6 n + 2 with n >= 1."""
     if depth < 8 or depth % 6 != 2:
         raise RequestError(f"a CIFAR ResNet has 6 n + 2 layers (8, 14, 20, ... 56, ...), not {depth}")
     blocks = _stages(16, (16, 32, 64), [(depth - 2) // 6] * 3, (3, 3), PaddedShortcut, zero_gamma)
@@ -98,8 +96,7 @@ def imagenet_resnet(depth: int, channels: int = 3, classes: int = 1000, zero_gam
     When not to use it: on 28 or 32 pixels its stem throws away most of the image; use `cifar_resnet`.
 
     Raises:
-        RequestError: another depth.
-    """
+        RequestError: another depth."""
     choose("depth of an ImageNet ResNet", depth, (18, 50))
     widths, counts, kernels = {18: ((64, 128, 256, 512), (2, 2, 2, 2), (3, 3)),
                                50: ((256, 512, 1024, 2048), (3, 4, 6, 3), (1, 3, 1))}[depth]
@@ -133,8 +130,7 @@ class _Scaled(nn.Module):
 def resnet9(channels: int = 3, classes: int = 10, width: int = 64) -> nn.Sequential:
     """A short residual network for speed: eight convolutions and a classifier, after David Page's DAWNBench entry.
 
-    [N, channels, H, W] -> scores [N, classes]; H and W of 8 or more. Widths are `width` x 1, 2, 4, 8.
-    """
+    [N, channels, H, W] -> scores [N, classes]; H and W of 8 or more. Widths are `width` x 1, 2, 4, 8."""
     def layer(inputs: int, outputs: int) -> list[nn.Module]:
         return [convolution(inputs, outputs, 3), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
 

@@ -3,16 +3,11 @@
 from labkit.errors import RequestError, choose
 
 # Options beyond the rate that a name understands; anything else is refused rather than ignored.
-OPTIONS = {
-    "sgd": ("momentum", "weight_decay", "nesterov"),
-    "adam": ("betas", "eps", "weight_decay"),
-    "adamw": ("betas", "eps", "weight_decay"),
-    "rmsprop": ("alpha", "eps", "weight_decay", "momentum"),
-    "adagrad": ("weight_decay", "eps"),
-    "adadelta": ("rho", "eps", "weight_decay"),
-    "lars": ("momentum", "weight_decay", "trust_coefficient", "eps", "convention"),
-    "lamb": ("betas", "eps", "weight_decay", "bias_correction"),
-}
+OPTIONS = {"sgd": ("momentum", "weight_decay", "nesterov"), "adam": ("betas", "eps", "weight_decay"),
+           "adamw": ("betas", "eps", "weight_decay"), "rmsprop": ("alpha", "eps", "weight_decay", "momentum"),
+           "adagrad": ("weight_decay", "eps"), "adadelta": ("rho", "eps", "weight_decay"),
+           "lars": ("momentum", "weight_decay", "trust_coefficient", "eps", "convention"),
+           "lamb": ("betas", "eps", "weight_decay", "bias_correction")}
 LAYERWISE = ("lars", "lamb")
 
 
@@ -26,8 +21,7 @@ def build(name: str, model, rate: float | None = None, **options):
         rate: learning rate; None keeps the optimizer's default.
 
     Raises:
-        RequestError: unknown name or option, or a negative rate.
-    """
+        RequestError: unknown name or option, or a negative rate."""
     choose("optimizer", name, OPTIONS)
     for option in options:
         choose(f"option of {name}", option, OPTIONS[name])
@@ -40,16 +34,9 @@ def build(name: str, model, rate: float | None = None, **options):
     from labkit import optim
     from labkit.optim.groups import parameter_groups
 
-    classes = {
-        "sgd": torch.optim.SGD,
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-        "rmsprop": torch.optim.RMSprop,
-        "adagrad": torch.optim.Adagrad,
-        "adadelta": torch.optim.Adadelta,
-        "lars": optim.LARS,
-        "lamb": optim.LAMB,
-    }
+    classes = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+               "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad, "adadelta": torch.optim.Adadelta,
+               "lars": optim.LARS, "lamb": optim.LAMB}
     decay = options.pop("weight_decay", 0.0)
     groups = parameter_groups(model, decay) if decay or name in LAYERWISE else list(model.parameters())
     if name not in LAYERWISE and decay:

@@ -1,8 +1,7 @@
 """Curvature of the loss along its own gradient, g'Hg / |g|^2, and the smoothing that a plot of it needs.
 
 You et al. (arXiv 1901.08256) justify a warm-up that grows with the batch by this quantity, taken absolute. That and
-the definition are given from memory of the paper; the values on its plot are not known here and not reproduced.
-"""
+the definition are given from memory of the paper; the values on its plot are not known here and not reproduced."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,8 +33,7 @@ def curvature_along_gradient(model: nn.Module, loss_fn: Loss, inputs: Tensor, ta
         A 0-d tensor on the loss's device, detached; nan where the gradient is exactly 0.
 
     Not for fused kernels without a second derivative, such as flash attention. cuDNN's LSTM is one: it is switched
-    off for the probe.
-    """
+    off for the probe."""
     with _untouched(model), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
         parameters = [p for p in model.parameters() if p.requires_grad]
         gradients = _gradients(model, loss_fn, inputs, targets, parameters, create_graph=True)
@@ -47,9 +45,8 @@ def curvature_along_gradient(model: nn.Module, loss_fn: Loss, inputs: Tensor, ta
         return _dot(list(products), constants) / square.detach()
 
 
-def finite_difference_curvature(
-    model: nn.Module, loss_fn: Loss, inputs: Tensor, targets: Tensor, width: float | None = None
-) -> Tensor:
+def finite_difference_curvature(model: nn.Module, loss_fn: Loss, inputs: Tensor, targets: Tensor,
+                                width: float | None = None) -> Tensor:
     """The same by central differences of the gradient at w + width g/|g| and w - width g/|g|: the naive version.
 
     Three gradients instead of a double backward, so any kernel will do, and two errors of which `width` trades one
@@ -57,8 +54,7 @@ def finite_difference_curvature(
     bit. Use it as a check of `curvature_along_gradient`, in float64, not in its place.
 
     Raises:
-        RequestError: a width that is not positive.
-    """
+        RequestError: a width that is not positive."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     width = torch.finfo(parameters[0].dtype).eps ** (1 / 3) if width is None else width
     require_range("width", width, open_low=True)
@@ -88,8 +84,7 @@ def running_median(values: Sequence[float], width: int = 5) -> np.ndarray:
     """Centred running median over `width` probes, as long as `values`; at the ends over those that there are.
 
     Raises:
-        RequestError: an even or non-positive width, or values that are not one row of numbers.
-    """
+        RequestError: an even or non-positive width, or values that are not one row of numbers."""
     if not isinstance(width, int) or width < 1 or width % 2 == 0:
         raise RequestError(f"width must be an odd whole number, at least 1, not {width!r}")
     row = np.asarray(values, dtype=float)
@@ -99,9 +94,8 @@ def running_median(values: Sequence[float], width: int = 5) -> np.ndarray:
     return np.array([np.median(row[max(0, i - half) : i + half + 1]) for i in range(len(row))])
 
 
-def _gradients(
-    model: nn.Module, loss_fn: Loss, inputs: Tensor, targets: Tensor, parameters: list[Tensor], create_graph: bool
-) -> list[Tensor]:
+def _gradients(model: nn.Module, loss_fn: Loss, inputs: Tensor, targets: Tensor, parameters: list[Tensor],
+               create_graph: bool) -> list[Tensor]:
     with torch.enable_grad():
         loss = loss_fn(model(inputs), targets)
     return list(torch.autograd.grad(loss, parameters, create_graph=create_graph, materialize_grads=True))

@@ -1,8 +1,7 @@
 """Every scaling rule is a path through one table of batch x peak rate x warm-up. numpy only.
 
 A rule at a base rate picks one cell per batch size; two rules that pick the same cell share its run. So one factorial
-sweep judges all rules at all base rates at once.
-"""
+sweep judges all rules at all base rates at once."""
 
 from dataclasses import dataclass
 
@@ -10,13 +9,8 @@ from labkit.errors import choose
 from labkit.optim.schedules import Baseline, fixed, legw, linear, linear_with_warmup, square_root, warmup_iterations
 
 RULES = ("fixed", "square_root", "linear", "linear_with_warmup", "legw")
-LABELS = {
-    "fixed": "fixed rate",
-    "square_root": "square root",
-    "linear": "linear",
-    "linear_with_warmup": "linear + 5 epochs",
-    "legw": "LEGW",
-}
+LABELS = {"fixed": "fixed rate", "square_root": "square root", "linear": "linear",
+          "linear_with_warmup": "linear + 5 epochs", "legw": "LEGW"}
 
 
 @dataclass(frozen=True, order=True)
@@ -31,8 +25,7 @@ class Cell:
 @dataclass(frozen=True)
 class Table:
     """The axes: batch sizes with the baseline first, training samples, LEGW's warm-up at the baseline and the fixed
-    long one, both in epochs.
-    """
+    long one, both in epochs."""
 
     batches: tuple
     samples: int
@@ -43,8 +36,7 @@ class Table:
         """The cells that a rule visits from a base rate, one per batch.
 
         At the baseline batch itself nothing is scaled, so every rule but LEGW (whose baseline has a warm-up) starts
-        from the recipe without one.
-        """
+        from the recipe without one."""
         choose("scaling rule", rule, RULES)
         base = Baseline(self.batches[0], rate, self.warmup_epochs if rule == "legw" else 0.0)
         scale = {"fixed": fixed, "square_root": square_root, "linear": linear, "legw": legw}.get(rule)
@@ -63,8 +55,7 @@ class Table:
 
     def factorial(self, rates) -> list[Cell]:
         """All octaves between the lowest base rate and linear scaling of the highest, at every batch, with no warm-up,
-        LEGW's and the long one.
-        """
+        LEGW's and the long one."""
         cells = set(self.paths(rates))
         for batch in self.batches:
             k = batch / self.batches[0]

@@ -1,7 +1,6 @@
 """Parameter groups of the layer-wise optimizers: building them, and walking them dtype by dtype.
 
-LARS and LAMB treat a group as excluded when its key ``adapt`` is False: no trust ratio there.
-"""
+LARS and LAMB treat a group as excluded when its key ``adapt`` is False: no trust ratio there."""
 
 import re
 from itertools import chain
@@ -17,9 +16,8 @@ from labkit.optim.schedules import require_range
 _NORM_CLASS = re.compile(r"Norm(\d+d)?$")
 
 
-def parameter_groups(
-    model: nn.Module, weight_decay: float, exclude: tuple[str, ...] = ("bias", "norm")
-) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, weight_decay: float,
+                     exclude: tuple[str, ...] = ("bias", "norm")) -> list[dict[str, Any]]:
     """Two groups: the adapted and decayed parameters, then the excluded ones (``weight_decay`` 0, ``adapt`` False).
 
     "bias" excludes every parameter whose own name has the word bias (``bias``, an LSTM's ``bias_ih_l0``,
@@ -29,8 +27,7 @@ def parameter_groups(
     Not for torch's own optimizers when the exclusion must mean more than no decay: they ignore ``adapt``.
 
     Raises:
-        RequestError: a negative weight_decay, or an exclusion that is neither "bias" nor "norm".
-    """
+        RequestError: a negative weight_decay, or an exclusion that is neither "bias" nor "norm"."""
     require_range("weight_decay", weight_decay)
     for kind in exclude:
         choose("exclusion", kind, ("bias", "norm"))
@@ -40,18 +37,15 @@ def parameter_groups(
         for name, parameter in module.named_parameters(recurse=False):
             out = ("norm" in exclude and is_norm) or ("bias" in exclude and "bias" in name.split("_"))
             parameters[parameter] = parameters.get(parameter, False) or out
-    return [
-        {"params": [p for p, out in parameters.items() if not out], "weight_decay": weight_decay, "adapt": True},
-        {"params": [p for p, out in parameters.items() if out], "weight_decay": 0.0, "adapt": False},
-    ]
+    return [{"params": [p for p, out in parameters.items() if not out], "weight_decay": weight_decay, "adapt": True},
+            {"params": [p for p, out in parameters.items() if out], "weight_decay": 0.0, "adapt": False}]
 
 
 def completed(group: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """The group with the defaults filled in, its parameters and the options that LARS and LAMB share checked.
 
     Raises:
-        RequestError: names the option and what is allowed.
-    """
+        RequestError: names the option and what is allowed."""
     options = {**defaults, **group}
     params = options["params"]
     if not isinstance(params, (Tensor, set)):  # torch itself refuses a set, which has no order
@@ -83,8 +77,7 @@ def dense_buckets(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any]
     Everything is looked at before anything is returned, so a refusal leaves no half-made step.
 
     Raises:
-        RequestError: a sparse gradient.
-    """
+        RequestError: a sparse gradient."""
     buckets: list[tuple[dict[str, Any], list[Tensor]]] = []
     for group in optimizer.param_groups:
         by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
@@ -119,8 +112,7 @@ def reload_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -
     """After ``load_state_dict``: put the saved state back in its own precision, as copies.
 
     torch casts loaded state to the parameter's dtype, which would cut the float32 state of a bfloat16 parameter
-    and make the resumed run differ from the one that was not interrupted.
-    """
+    and make the resumed run differ from the one that was not interrupted."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     for key, parameter in zip(saved, parameters, strict=True):

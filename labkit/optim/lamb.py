@@ -14,28 +14,14 @@ from labkit.optim.schedules import require_range
 _OPTIONS = ("lr", "betas", "eps", "weight_decay", "bias_correction", "decay", "phi_bounds", "zero_norm", "adapt")
 
 
-def lamb_update(
-    weights: list[Tensor],
-    grads: list[Tensor],
-    first_moments: list[Tensor],
-    second_moments: list[Tensor],
-    steps: list[Tensor],
-    *,
-    lr: float | Tensor,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    bias_correction: bool,
-    decay: str,
-    phi_bounds: tuple[float, float] | None,
-    zero_norm: str,
-    adapt: bool,
-) -> None:
+def lamb_update(weights: list[Tensor], grads: list[Tensor], first_moments: list[Tensor], second_moments: list[Tensor],
+                steps: list[Tensor], *, lr: float | Tensor, betas: tuple[float, float], eps: float, weight_decay: float,
+                bias_correction: bool, decay: str, phi_bounds: tuple[float, float] | None, zero_norm: str,
+                adapt: bool) -> None:
     """One LAMB step on lists of equally long, equally typed tensors; options as in `LAMB`.
 
     Changes `weights`, both moments and `steps` (0-d tensors: the steps made so far) in place and leaves `grads`
-    alone. Nothing is read back to the host. This is the seam: whatever replaces it must give the same numbers.
-    """
+    alone. Nothing is read back to the host. This is the seam: whatever replaces it must give the same numbers."""
     lr = rate_on(lr, weights[0])
     torch._foreach_add_(steps, 1)
     torch._foreach_lerp_(first_moments, grads, 1.0 - betas[0])
@@ -109,35 +95,15 @@ class LAMB(torch.optim.Optimizer):
             for this step (the author's code and apex: 1.0). ``p.grad`` itself is never changed. Do not clip twice.
 
     Raises:
-        RequestError: an option outside its range; at `step`, a sparse gradient (before anything has changed).
-    """
+        RequestError: an option outside its range; at `step`, a sparse gradient (before anything has changed)."""
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float | Tensor,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
-        *,
-        bias_correction: bool = True,
-        decay: str = "ratio",
-        phi_bounds: tuple[float, float] | None = None,
-        zero_norm: str = "one",
-        max_grad_norm: float | None = None,
-    ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "decay": decay,
-            "phi_bounds": phi_bounds,
-            "zero_norm": zero_norm,
-            "max_grad_norm": max_grad_norm,
-            "adapt": True,
-        }
+    def __init__(self, params: Iterable[Any], lr: float | Tensor, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-6, weight_decay: float = 0.01, *, bias_correction: bool = True, decay: str = "ratio",
+                 phi_bounds: tuple[float, float] | None = None, zero_norm: str = "one",
+                 max_grad_norm: float | None = None) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+                    "bias_correction": bias_correction, "decay": decay, "phi_bounds": phi_bounds,
+                    "zero_norm": zero_norm, "max_grad_norm": max_grad_norm, "adapt": True}
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

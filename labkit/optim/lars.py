@@ -11,19 +11,8 @@ from labkit.errors import RequestError, choose
 from labkit.optim.groups import completed, dense_buckets, in_state_dtype, norms, rate_on, reload_state
 from labkit.optim.schedules import require_range
 
-_OPTIONS = (
-    "lr",
-    "momentum",
-    "weight_decay",
-    "trust_coefficient",
-    "eps",
-    "convention",
-    "decay",
-    "zero_norm",
-    "nesterov",
-    "trust_bounds",
-    "adapt",
-)
+_OPTIONS = ("lr", "momentum", "weight_decay", "trust_coefficient", "eps", "convention", "decay", "zero_norm",
+            "nesterov", "trust_bounds", "adapt")
 
 Factor = float | Tensor | list[Tensor]
 
@@ -32,28 +21,13 @@ def _scaled(tensors: list[Tensor], factor: Factor) -> list[Tensor]:
     return tensors if isinstance(factor, float) and factor == 1.0 else list(torch._foreach_mul(tensors, factor))
 
 
-def lars_update(
-    weights: list[Tensor],
-    grads: list[Tensor],
-    velocities: list[Tensor],
-    *,
-    lr: float | Tensor,
-    momentum: float,
-    weight_decay: float,
-    trust_coefficient: float,
-    eps: float,
-    convention: str,
-    decay: str,
-    zero_norm: str,
-    nesterov: bool,
-    trust_bounds: tuple[float, float],
-    adapt: bool,
-) -> None:
+def lars_update(weights: list[Tensor], grads: list[Tensor], velocities: list[Tensor], *, lr: float | Tensor,
+                momentum: float, weight_decay: float, trust_coefficient: float, eps: float, convention: str, decay: str,
+                zero_norm: str, nesterov: bool, trust_bounds: tuple[float, float], adapt: bool) -> None:
     """One LARS step on lists of equally long, equally typed tensors; options as in `LARS`.
 
     Changes `weights` and `velocities` in place (`velocities` is not read when momentum is 0) and leaves `grads` alone.
-    Nothing is read back to the host. This is the seam: whatever replaces it must give the same numbers.
-    """
+    Nothing is read back to the host. This is the seam: whatever replaces it must give the same numbers."""
     lr = rate_on(lr, weights[0])
     trust: Tensor | float = 1.0
     decays: Factor = weight_decay
@@ -118,37 +92,15 @@ class LARS(torch.optim.Optimizer):
         trust_bounds: (low, high) between which a computed ratio is clipped; a zero-norm 1 is left alone.
 
     Raises:
-        RequestError: an option outside its range; at `step`, a sparse gradient (before anything has changed).
-    """
+        RequestError: an option outside its range; at `step`, a sparse gradient (before anything has changed)."""
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float | Tensor,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
-        trust_coefficient: float = 1e-3,
-        eps: float = 0.0,
-        *,
-        convention: str = "A",
-        decay: str = "ratio",
-        zero_norm: str = "one",
-        nesterov: bool = False,
-        trust_bounds: tuple[float, float] = (0.0, inf),
-    ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient,
-            "eps": eps,
-            "convention": convention,
-            "decay": decay,
-            "zero_norm": zero_norm,
-            "nesterov": nesterov,
-            "trust_bounds": trust_bounds,
-            "adapt": True,
-        }
+    def __init__(self, params: Iterable[Any], lr: float | Tensor, momentum: float = 0.9, weight_decay: float = 1e-4,
+                 trust_coefficient: float = 1e-3, eps: float = 0.0, *, convention: str = "A", decay: str = "ratio",
+                 zero_norm: str = "one", nesterov: bool = False,
+                 trust_bounds: tuple[float, float] = (0.0, inf)) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay,
+                    "trust_coefficient": trust_coefficient, "eps": eps, "convention": convention, "decay": decay,
+                    "zero_norm": zero_norm, "nesterov": nesterov, "trust_bounds": trust_bounds, "adapt": True}
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

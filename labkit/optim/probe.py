@@ -18,8 +18,7 @@ class CurvatureProbe(pl.Callback):
         writer: the run that is being written.
 
     When not to use it: in a run whose seconds matter; a probe costs about three gradients and lies inside the training
-    span.
-    """
+    span."""
 
     def __init__(self, every: int, images: Tensor, classes: Tensor, writer: RunWriter):
         self.every, self.images, self.classes, self.writer = every, images, classes, writer
@@ -31,9 +30,8 @@ class CurvatureProbe(pl.Callback):
             return
         self.probed_at = step
         value = float(curvature_along_gradient(task.model, F.cross_entropy, self.images, self.classes))
-        self.writer.metric(
-            "curvature", value, step=step, epoch=step / trainer.num_training_batches * trainer.accumulate_grad_batches
-        )
+        self.writer.metric("curvature", value, step=step,
+                           epoch=step / trainer.num_training_batches * trainer.accumulate_grad_batches)
 
     def on_train_start(self, trainer, task) -> None:
         self.probe(trainer, task)

@@ -1,7 +1,6 @@
 """How the learning rate follows the batch size (scaling rules) and the step number (schedules).
 
-Standard library only: torch is imported inside `to_torch` alone.
-"""
+Standard library only: torch is imported inside `to_torch` alone."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,20 +16,12 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LambdaLR
 
 
-def require_range(
-    name: str,
-    value: float,
-    low: float = 0.0,
-    high: float = math.inf,
-    *,
-    open_low: bool = False,
-    open_high: bool = False,
-) -> None:
+def require_range(name: str, value: float, low: float = 0.0, high: float = math.inf, *, open_low: bool = False,
+                  open_high: bool = False) -> None:
     """Refuse a `value` that is no finite number in the interval from `low` to `high`, naming both.
 
     Raises:
-        RequestError: one line, e.g. ``momentum must be a number in [0, 1), not 1.5``.
-    """
+        RequestError: one line, e.g. ``momentum must be a number in [0, 1), not 1.5``."""
     open_high = open_high or math.isinf(high)
     inside = isinstance(value, Real) and math.isfinite(value) and low <= value <= high
     if not inside or (open_low and value == low) or (open_high and value == high):
@@ -68,8 +59,7 @@ def square_root(base: Baseline, batch: int) -> Scaled:
     """Peak rate times sqrt(k), k = batch / base.batch; warm-up epochs unchanged.
 
     It keeps the covariance of the update, which goes as rate^2 / batch, constant (You et al., UCB/EECS-2018-138).
-    Without a warm-up that grows too, it is half of `legw`: use it as the control that isolates the other half.
-    """
+    Without a warm-up that grows too, it is half of `legw`: use it as the control that isolates the other half."""
     return Scaled(batch, base.rate * math.sqrt(batch / base.batch), base.warmup_epochs)
 
 
@@ -81,8 +71,7 @@ def linear(base: Baseline, batch: int) -> Scaled:
 def linear_with_warmup(base: Baseline, batch: int, warmup_epochs: float = 5.0) -> Scaled:
     """Peak rate times k after a warm-up of a fixed number of epochs (Goyal et al., arXiv 1706.02677: 5 epochs).
 
-    Goyal's ramp starts at the baseline's own rate: give the schedule ``warmup_start = base.rate / scaled.rate``.
-    """
+    Goyal's ramp starts at the baseline's own rate: give the schedule ``warmup_start = base.rate / scaled.rate``."""
     return Scaled(batch, base.rate * (batch / base.batch), warmup_epochs)
 
 
@@ -91,8 +80,7 @@ def legw(base: Baseline, batch: int) -> Scaled:
 
     k times the epochs at 1/k of the steps per epoch is a constant number of warm-up *iterations*: see
     `warmup_iterations`. Source: You et al., arXiv 1901.08256, abstract (the SC'19 text calls the method DATE).
-    Not for a baseline without warm-up: k times nothing is nothing, and what remains is `square_root`.
-    """
+    Not for a baseline without warm-up: k times nothing is nothing, and what remains is `square_root`."""
     k = batch / base.batch
     return Scaled(batch, base.rate * math.sqrt(k), base.warmup_epochs * k)
 
@@ -140,8 +128,7 @@ class Schedule:
         warmup_start: fraction of the peak at which the warm-up begins; for Goyal's ramp 1/k.
 
     Raises:
-        RequestError: an option outside its range, or one that the chosen decay would ignore; a negative step.
-    """
+        RequestError: an option outside its range, or one that the chosen decay would ignore; a negative step."""
 
     peak: float
     total_steps: int
@@ -223,8 +210,7 @@ def to_torch(optimizer: "Optimizer", schedule: Schedule) -> "LambdaLR":
     with a rate of its own keeps its ratio to the peak.
 
     Raises:
-        RequestError: the optimizer was not built with ``lr=schedule.peak``.
-    """
+        RequestError: the optimizer was not built with ``lr=schedule.peak``."""
     from torch.optim.lr_scheduler import LambdaLR
 
     built_with = float(optimizer.defaults["lr"])
@@ -242,8 +228,7 @@ def momentum_correction(previous_rate: float, rate: float) -> float:
 
     Raises:
         RequestError: previous_rate is 0: that velocity forgot its gradient, no factor brings it back; use a ramp
-            from the first step.
-    """
+            from the first step."""
     require_range("previous_rate", previous_rate, open_low=True)
     require_range("rate", rate)
     return rate / previous_rate

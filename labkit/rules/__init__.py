@@ -1,40 +1,45 @@
-"""The rules that turn runs into findings, by name. Nothing else decides a verdict.
+"""The rules that turn runs into findings, by name: `RULES`. Nothing else decides a verdict.
 
-A rule answers `not attempted` unless every run that it asks for is there, with the number of seeds that it asks for.
-"""
+Those of one lab are in `notebooks/labs/rules_*.py`; each such module lists its own in a tuple `RULES`. A rule answers
+`not attempted` unless every run that it asks for is there, with the number of seeds that it asks for."""
 
 import functools
 import inspect
 
+from labkit import paths
+from labkit.errors import WorkError
 from labkit.fingerprint import plain_code
-from labkit.rules import general, scaling, times
+from labkit.rules import general
 
-FUNCTIONS = (
-    scaling.ordering,
-    scaling.not_inferior,
-    scaling.near_retuned,
-    scaling.adaptive_behind,
-    scaling.faster,
-    scaling.peak_moves,
-    scaling.rises_and_falls,
-    general.at_most,
-    general.slope_within,
-    general.published_rates,
-    general.published_warmup,
-    general.published_trend,
-    general.published_misses,
-    times.variation_at_most,
-    times.evaluation_decides,
-    times.ledger_adds_up,
-    times.best_of_n,
-)
-RULES = {function.__name__: function for function in FUNCTIONS}
+
+def __getattr__(name: str):
+    """`RULES`, found when first asked for: the labs' rules import this package."""
+    if name == "RULES":
+        return collected(*map(paths.lab_part, paths.lab_parts("rules_")))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@functools.cache
+def collected(*modules) -> dict:
+    """{name: rule} of the general rules and those of the modules.
+
+    Raises:
+        WorkError: a module lists no rules, or two rules share a name."""
+    found = {}
+    for module in (general, *modules):
+        if not hasattr(module, "RULES"):
+            raise WorkError(f"{module.__name__} lists no rules; give it a tuple RULES")
+        for rule in module.RULES:
+            other = found.setdefault(rule.__name__, rule)
+            if other is not rule:
+                raise WorkError(f"{other.__module__} and {module.__name__} both define {rule.__name__}; rename one")
+    return found
 
 
 @functools.cache
 def code(name: str) -> str:
-    """The code of a rule and of every helper in its module that it reaches: what may not change after the sweep."""
-    todo, done = [RULES[name]], {}
+    """The code of a rule and of every helper among the rules that it reaches: what may not change after the sweep."""
+    todo, done = [__getattr__("RULES")[name]], {}
     while todo:
         function = todo.pop()
         if function.__qualname__ in done:
@@ -42,7 +47,6 @@ def code(name: str) -> str:
         done[function.__qualname__] = plain_code(inspect.getsource(function))
         module = inspect.getmodule(function)
         reached = (getattr(module, other, None) for other in function.__code__.co_names)
-        todo += [
-            other for other in reached if inspect.isfunction(other) and other.__module__.startswith("labkit.rules")
-        ]
+        todo += [other for other in reached if inspect.isfunction(other)
+                 and other.__module__.startswith(("labkit.rules", "labs.rules_"))]
     return "\n".join(done[key] for key in sorted(done))

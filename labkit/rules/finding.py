@@ -6,8 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Finding:
     """An outcome (`holds`, `partly`, `not seen`, `contradicted`, `not attempted`), the evidence in words, how many
-    runs, and the fraction of the flat set of base rates on which it held.
-    """
+    runs, and the fraction of the flat set of base rates on which it held."""
 
     outcome: str
     evidence: str

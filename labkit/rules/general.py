@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from labkit import paths
-from labkit.optim.schedules import Baseline, legw, warmup_iterations
 from labkit.rules.finding import Finding, chosen, needs
 
 
@@ -16,9 +15,8 @@ def at_most(runs, *, metric, bound, select=None) -> Finding:
     if not values:
         return needs(f"a run that records {metric}")
     worst = max(values, key=lambda value: math.inf if math.isnan(value) else value)
-    return Finding(
-        "holds" if worst <= bound else "contradicted", f"largest {metric} {worst:.2g}, bound {bound:g}", len(values)
-    )
+    return Finding("holds" if worst <= bound else "contradicted", f"largest {metric} {worst:.2g}, bound {bound:g}",
+                   len(values))
 
 
 def slope_within(runs, *, metric, low, high) -> Finding:
@@ -27,42 +25,13 @@ def slope_within(runs, *, metric, low, high) -> Finding:
     if len({row.samples for row in rows}) < 3:
         return needs(f"{metric} at three batch sizes or more")
     slope = float(np.polyfit(np.log([row.samples for row in rows]), np.log([row.value for row in rows]), 1)[0])
-    return Finding(
-        "holds" if low <= slope <= high else "contradicted", f"slope {slope:.3f}, allowed {low} to {high}", len(rows)
-    )
+    return Finding("holds" if low <= slope <= high else "contradicted", f"slope {slope:.3f}, allowed {low} to {high}",
+                   len(rows))
 
 
 def published(name: str) -> pd.DataFrame:
     """A table of published figures with its source column."""
     return pd.read_csv(paths.data() / "published" / name, comment="#")
-
-
-def published_rates(runs, *, table, samples) -> Finding:
-    """`legw` from the table's first row gives the peak rate of every row that follows the rule."""
-    rows = published(table)
-    base = Baseline(int(rows.batch[0]), float(rows.rate[0]), float(rows.warmup_epochs[0]))
-    right = [math.isclose(legw(base, int(row.batch)).rate, row.rate, rel_tol=1e-9) for row in rows.itertuples()]
-    return Finding(
-        "holds" if all(right) else "contradicted",
-        f"{sum(right)} of {len(right)} rates of the table follow from its first row",
-    )
-
-
-def published_warmup(runs, *, table, samples, exceptions) -> Finding:
-    """Warm-up iterations are the same at every row that follows the rule; `exceptions` are the batches that the
-    publisher's own table takes out of it.
-    """
-    rows = published(table)
-    base = Baseline(int(rows.batch[0]), float(rows.rate[0]), float(rows.warmup_epochs[0]))
-    differ = [
-        int(row.batch)
-        for row in rows.itertuples()
-        if not math.isclose(legw(base, int(row.batch)).warmup_epochs, row.warmup_epochs, rel_tol=1e-9)
-    ]
-    constant = {round(warmup_iterations(legw(base, int(batch)), samples)) for batch in rows.batch}
-    shown = {batch: round(float(rows.warmup_epochs[rows.batch == batch].iloc[0]) * samples / batch) for batch in differ}
-    evidence = f"{sorted(constant)} iterations by the rule at {len(rows)} batches; rows that differ: {shown or 'none'} (iterations)"
-    return Finding("holds" if len(constant) == 1 and differ == list(exceptions) else "contradicted", evidence)
 
 
 def published_trend(runs, *, table, x, y, low, high, from_x=0, below=None) -> Finding:
@@ -71,16 +40,14 @@ def published_trend(runs, *, table, x, y, low, high, from_x=0, below=None) -> Fi
     rows = rows[rows[x] >= from_x]
     design = np.log(rows[x].to_numpy(float))
     (slope, _), covariance = np.polyfit(design, np.log(rows[y].to_numpy(float)), 1, cov=True)
-    evidence = (
-        f"slope of log {y} against log {x}: {slope:.2f} +/- {math.sqrt(covariance[0, 0]):.2f} over {len(rows)} rows"
-    )
+    evidence = (f"slope of log {y} against log {x}: "
+                f"{slope:.2f} +/- {math.sqrt(covariance[0, 0]):.2f} over {len(rows)} rows")
     return Finding("holds" if low <= slope <= high else "not seen", evidence)
 
 
 def published_misses(runs, *, table, low, high) -> Finding:
     """Every published recipe missed its target in a share of its runs between `low` and `high`; Wilson intervals
-    beside the shares.
-    """
+    beside the shares."""
     from labkit.tta.statistics import reach_rate
 
     parts, inside = [], []
@@ -89,3 +56,6 @@ def published_misses(runs, *, table, low, high) -> Finding:
         inside.append(low <= 1 - rate.value <= high)
         parts.append(f"{row.recipe} {int(row.reached)}/{int(row.runs)} [{rate.low:.2f}, {rate.high:.2f}]")
     return Finding("holds" if all(inside) else "partly" if any(inside) else "not seen", "; ".join(parts))
+
+
+RULES = (at_most, slope_within, published_trend, published_misses)

@@ -1,7 +1,6 @@
 """What a notebook uses to teach: figures, explorers, predictions and exercises with instant feedback.
 
-`viz` draws and needs matplotlib, so it is imported on first use.
-"""
+`viz` draws and needs matplotlib, so it is imported on first use."""
 
 import importlib
 

@@ -1,11 +1,9 @@
 """Exercises with instant feedback: a check that says what is wrong, two hints, and the solution one call away.
 
 The exercises of lab 07 are in `notebooks/labs/lab07.py`; their solutions exist once, in the notebook's source,
-between the lines `# BEGIN SOLUTION` and `# END SOLUTION`.
-"""
+between the lines `# BEGIN SOLUTION` and `# END SOLUTION`."""
 
 import functools
-import importlib
 import inspect
 import re
 import sys
@@ -16,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RequestError, WorkError, choose
-from ..paths import notebooks
+from ..paths import lab_part, lab_parts, notebooks
 from ..progress import notebook_shell
 
 BEGIN, END, STUB = "# BEGIN SOLUTION", "# END SOLUTION", "# STUB:"
@@ -37,8 +35,7 @@ def exercise(id: str, title: str, spec: Callable[[object], str | None], hints=()
     """Describe one exercise, for a lab's `EXERCISES` dictionary.
 
     Raises:
-        RequestError: the number is not like `07.2`, `spec` cannot be called, or there are not two hints.
-    """
+        RequestError: the number is not like `07.2`, `spec` cannot be called, or there are not two hints."""
     if not re.fullmatch(r"\d\d\.\w+", id):
         raise RequestError(f"exercise {id!r}: the number is the lab's two digits, a dot and the exercise, as in 07.2")
     if not callable(spec):
@@ -52,18 +49,11 @@ def find(id: str, registry: Mapping[str, Exercise] | None = None) -> Exercise:
     """The exercise with this number, from `registry` or from its lab's module.
 
     Raises:
-        RequestError: there is none; the message lists the lab's exercises.
-    """
+        RequestError: there is none; the message lists the lab's exercises."""
     if registry is None:
-        name = f"labs.lab{id[:2]}"
-        if str(notebooks()) not in sys.path:
-            sys.path.append(str(notebooks()))
-        try:
-            registry = importlib.import_module(name).EXERCISES
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise RequestError(f"exercise {id!r}: there is no lab {id[:2]!r} with exercises") from None
+        if f"lab{id[:2]}" not in lab_parts("lab"):
+            raise RequestError(f"exercise {id!r}: there is no lab {id[:2]!r} with exercises")
+        registry = lab_part(f"lab{id[:2]}").EXERCISES
     choose("exercise", id, registry)
     return registry[id]
 
@@ -75,8 +65,7 @@ def check(id: str, answer, registry: Mapping[str, Exercise] | None = None) -> bo
     check calls it. An exception from the answer becomes a message with the line it came from, never a traceback.
 
     Raises:
-        RequestError: there is no such exercise.
-    """
+        RequestError: there is no such exercise."""
     item = find(id, registry)
     if answer is None or _unfilled(answer):
         return _report(item, None, "")
@@ -98,8 +87,7 @@ def hint(id: str, n: int = 1, registry: Mapping[str, Exercise] | None = None) ->
     """Show the n-th hint (1 or 2).
 
     Raises:
-        RequestError: there is no such exercise or hint.
-    """
+        RequestError: there is no such exercise or hint."""
     item = find(id, registry)
     choose(f"hint of {id}", n, range(1, len(item.hints) + 1))
     more = f'next: hint("{id}", {n + 1})' if n < len(item.hints) else f'the solution: solution("{id}")'
@@ -112,8 +100,7 @@ def solution(id: str, source_dir: str | Path | None = None) -> None:
 
     Raises:
         RequestError: no notebook has an exercise of that number.
-        WorkError: the sources are not beside the package, or the exercise has no solution between markers.
-    """
+        WorkError: the sources are not beside the package, or the exercise has no solution between markers."""
     folder = Path(source_dir) if source_dir else notebooks() / "src"
     if not folder.is_dir():
         raise WorkError(f"the solution of {id} is in the course's notebooks/src, which is not beside this labkit")
@@ -129,8 +116,7 @@ def solution_code(source: str, id: str) -> str:
 
     Raises:
         RequestError: no cell checks `id`.
-        WorkError: there is no solution between that check and the one before it.
-    """
+        WorkError: there is no solution between that check and the one before it."""
     cells = re.split(r"(?m)^# %%.*\n?", source)
     at = next((n for n, cell in enumerate(cells) if id in CHECK.findall(cell)), None)
     if at is None:

@@ -17,8 +17,7 @@ def explore(function, interactive: bool = True, **choices) -> None:
     Raises:
         RequestError: a choice has no values, its default is not among them, or the figure has no text alternative.
 
-    Not for a function that takes more than about a second: a slider that lags teaches nothing.
-    """
+    Not for a function that takes more than about a second: a slider that lags teaches nothing."""
     options = {name: _options(name, choice) for name, choice in choices.items()}
     _draw(function, {name: default for name, (default, _) in options.items()})
     if interactive and _reader_is_present():
@@ -30,8 +29,7 @@ def explore(function, interactive: bool = True, **choices) -> None:
 def controls(function, options: dict[str, tuple]):
     """A box with one control per argument of `function` and, below them, the figure that they draw.
 
-    `options` holds `(default, values)` per argument. Numbers get a slider over their values, anything else a menu.
-    """
+    `options` holds `(default, values)` per argument. Numbers get a slider over their values, anything else a menu."""
     import ipywidgets
 
     output, inputs = ipywidgets.Output(), {}
@@ -39,9 +37,8 @@ def controls(function, options: dict[str, tuple]):
         numbers = len(values) > 2 and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
         kind = ipywidgets.SelectionSlider if numbers else ipywidgets.Dropdown
         extra = {"continuous_update": False} if numbers else {}
-        inputs[name] = kind(
-            options=[(str(v), v) for v in values], value=default, description=name.replace("_", " "), **extra
-        )
+        inputs[name] = kind(options=[(str(v), v) for v in values], value=default, description=name.replace("_", " "),
+                            **extra)
 
     def redraw(_change):
         with output:

@@ -15,22 +15,18 @@ import jupytext
 import nbformat
 
 from ..errors import RequestError, WorkError
-from .committed import cell_name, contract, keep_outputs
+from .committed import keep_outputs
 from .exercises import BEGIN, END, STUB
 
-__all__ = ["build", "contract", "keep_outputs", "setup_cell", "sources_differ", "write"]
+__all__ = ["build", "dumps", "keep_outputs", "repository", "setup_cell", "write"]
 
 ANSWER = "...  # your answer"
 METADATA = {
     "accelerator": "GPU",
     "colab": {"gpuType": "T4", "provenance": []},
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-    "language_info": {
-        "file_extension": ".py",
-        "mimetype": "text/x-python",
-        "name": "python",
-        "pygments_lexer": "ipython3",
-    },
+    "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python",
+                      "pygments_lexer": "ipython3"},
 }
 _BLOCK = re.compile(
     rf"(?m)(?P<before>(?:^[ \t]*{STUB}.*\n)*)^(?P<indent>[ \t]*){BEGIN}[ \t]*\n"
@@ -82,8 +78,7 @@ def build(source_path: str | Path, solutions: bool) -> nbformat.NotebookNode:
 
     Raises:
         RequestError: the source does not exist.
-        WorkError: solution markers do not match, or there is not exactly one set-up cell.
-    """
+        WorkError: solution markers do not match, or there is not exactly one set-up cell."""
     path = Path(source_path)
     if not path.is_file():
         raise RequestError(f"there is no notebook source {path.name!r} in {path.parent.name}/")
@@ -94,7 +89,7 @@ def build(source_path: str | Path, solutions: bool) -> nbformat.NotebookNode:
         identity = _identity(path.stem, cell, taken)
         if cell.cell_type == "raw" or ("solution" in tags and BEGIN not in cell.source and not solutions):
             continue
-        text = setup_cell(_repository(path)) if "setup" in tags else _answered(cell.source, solutions, path.name)
+        text = setup_cell(repository(path)) if "setup" in tags else _answered(cell.source, solutions, path.name)
         new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
         dropped = ("key", "lines_to_next_cell", "lines_to_end_of_cell_marker")
         metadata = {name: value for name, value in cell.metadata.items() if name not in dropped}
@@ -113,8 +108,7 @@ def write(source_dir: str | Path, out_dir: str | Path) -> list[Path]:
     Outputs are carried over while the code is unchanged, so a correction of the prose costs no run.
 
     Raises:
-        RequestError: there is no source in `source_dir`.
-    """
+        RequestError: there is no source in `source_dir`."""
     sources = sorted(Path(source_dir).glob("[0-9][0-9]_*.py"))
     if not sources:
         raise RequestError(f"there is no notebook source NN_name.py in {Path(source_dir).name}/")
@@ -136,26 +130,6 @@ def write(source_dir: str | Path, out_dir: str | Path) -> list[Path]:
 def dumps(notebook: nbformat.NotebookNode) -> str:
     """The text of a notebook file, the same for the same notebook."""
     return nbformat.writes(notebook).rstrip("\n") + "\n"
-
-
-def sources_differ(py_path: str | Path, ipynb_path: str | Path, solutions: bool) -> list[str]:
-    """Where a notebook file differs from its source, one line each; outputs are not looked at."""
-    path = Path(ipynb_path)
-    if not path.is_file():
-        return [f"{path.name} is missing; build the notebooks"]
-    wanted, found = build(py_path, solutions), nbformat.read(path, as_version=4)
-    ours, theirs = ({cell.id: cell for cell in notebook.cells} for notebook in (wanted, found))
-    differences = [f"{path.name}: {cell_name(cell)} is missing" for id, cell in ours.items() if id not in theirs]
-    differences += [f"{path.name}: {cell_name(theirs[id])} is not in the source" for id in theirs if id not in ours]
-    for id in [id for id in ours if id in theirs]:
-        for field in ("cell_type", "source", "metadata"):
-            if ours[id][field] != theirs[id][field]:
-                differences.append(f"{path.name}: {cell_name(ours[id])} differs in its {field.replace('_', ' ')}")
-    if not differences and list(ours) != list(theirs):
-        differences.append(f"{path.name}: the cells are in another order")
-    if wanted.metadata != found.metadata:
-        differences.append(f"{path.name}: the notebook's metadata differ")
-    return differences
 
 
 def _identity(stem: str, cell, taken: set[str]) -> str:
@@ -195,7 +169,7 @@ def _carry_outputs(old: nbformat.NotebookNode, new: nbformat.NotebookNode) -> No
         b.outputs, b.execution_count = a.outputs, a.execution_count
 
 
-def _repository(source: Path) -> str:
+def repository(source: Path) -> str:
     """The course's public address, from the nearest `pyproject.toml` above the source; empty while it has none."""
     for folder in source.resolve().parents:
         file = folder / "pyproject.toml"

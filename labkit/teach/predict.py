@@ -20,8 +20,7 @@ class Prediction:
     def compare(self, measured, text: str = "") -> None:
         """Show the prediction beside what was measured, with `text` as the explanation.
 
-        A number is judged by its factor and `log_error`, an option by being the measured one.
-        """
+        A number is judged by its factor and `log_error`, an option by being the measured one."""
         result = self._shown(measured)
         if self.answer is None:
             line = f"measured {result}; you made no prediction"
@@ -30,22 +29,18 @@ class Prediction:
             line = f"you predicted {self._shown(self.answer)}; measured {result}: {verdict}"
         elif self.answer > 0 and measured > 0:
             error = self.log_error(measured)
-            line = (
-                f"you predicted {self._shown(self.answer)}; measured {result}: "
-                f"off by a factor of {10**error:.3g} (log10 error {error:.2f})"
-            )
+            line = (f"you predicted {self._shown(self.answer)}; measured {result}: "
+                    f"off by a factor of {10**error:.3g} (log10 error {error:.2f})")
         else:
-            line = (
-                f"you predicted {self._shown(self.answer)}; measured {result}: off by {abs(self.answer - measured):.3g}"
-            )
+            line = (f"you predicted {self._shown(self.answer)}; measured {result}: "
+                    f"off by {abs(self.answer - measured):.3g}")
         say(f"{self.question_id}: {line}." + (f" {text}" if text else ""))
 
     def log_error(self, measured: float) -> float:
         """|log10(prediction / measured)|: 0 is exact, 1 is a factor of ten either way; infinite while unanswered.
 
         Raises:
-            RequestError: the answer is an option, or one of the two is not positive.
-        """
+            RequestError: the answer is an option, or one of the two is not positive."""
         if self.options or measured <= 0 or (self.answer is not None and self.answer <= 0):
             raise RequestError(f"{self.question_id}: a log error needs two positive numbers")
         return math.inf if self.answer is None else abs(math.log10(self.answer / measured))
@@ -68,8 +63,7 @@ def predict(question_id: str, question: str, options, answer=None, lab=None) -> 
         options: the allowed answers, or, for a number, its unit as a text (`""` for a plain number).
         answer: None (or `...`) while not answered: that prints "not answered yet" and raises nothing. So does an
             answer that is none of the options, or no finite number: a slip of the pen must not stop the notebook.
-        lab: if given, `lab.keep(question_id, answer)` puts the answer in the record.
-    """
+        lab: if given, `lab.keep(question_id, answer)` puts the answer in the record."""
     unit = options if isinstance(options, str) else ""
     allowed = () if isinstance(options, str) else tuple(str(option) for option in options)
     given, problem = None, ""

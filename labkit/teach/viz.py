@@ -2,8 +2,7 @@
 
 The source of a series has a fixed colour: grey is the literature, blue is recorded, orange is yours. Other series get
 the remaining colours, each with its own marker and line style, so no figure depends on colour alone. Only matplotlib's
-object interface with the Agg renderer is used: what a notebook's inline backend sets has no effect.
-"""
+object interface with the Agg renderer is used: what a notebook's inline backend sets has no effect."""
 
 import base64
 import html
@@ -37,27 +36,12 @@ _ROWS = 40  # of the data table
 def style():
     """A context in which matplotlib's defaults and ours hold, whatever was set before; `figure` and `show` use it."""
     count = math.lcm(len(SERIES), len(MARKERS), len(LINES))
-    cycle = cycler(
-        color=[SERIES[n % len(SERIES)] for n in range(count)],
-        marker=[MARKERS[n % len(MARKERS)] for n in range(count)],
-        linestyle=[LINES[n % len(LINES)] for n in range(count)],
-        markersize=[4.5] * count,
-    )
-    ours = {
-        "axes.prop_cycle": cycle,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#e4e4e4",
-        "grid.linewidth": 0.6,
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "axes.labelsize": 9,
-        "xtick.labelsize": 8,
-        "ytick.labelsize": 8,
-        "legend.fontsize": 8,
-        "legend.frameon": False,
-    }
+    cycle = cycler(color=[SERIES[n % len(SERIES)] for n in range(count)],
+                   marker=[MARKERS[n % len(MARKERS)] for n in range(count)],
+                   linestyle=[LINES[n % len(LINES)] for n in range(count)], markersize=[4.5] * count)
+    ours = {"axes.prop_cycle": cycle, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+            "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9,
+            "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "legend.frameon": False}
     # The backend is left alone: setting it would import pyplot and, in a notebook, change the reader's.
     defaults = {key: matplotlib.rcParamsDefault[key] for key in matplotlib.rcParamsDefault if "backend" not in key}
     return matplotlib.rc_context({**defaults, **ours})
@@ -70,8 +54,7 @@ def figure(columns: int = 1, rows: int = 1, width: float | None = None, height: 
         width, height: inches, at most 6.5 x 4; chosen from the number of columns and rows if not given.
 
     Raises:
-        RequestError: the figure would be larger than that.
-    """
+        RequestError: the figure would be larger than that."""
     size = (width or (5.0 if columns == 1 else MAX_WIDTH), height or (3.0 if rows == 1 else MAX_HEIGHT))
     _check_size(*size)
     with style():
@@ -84,8 +67,7 @@ def log2_axis(ax, values: Sequence[float], label: str, axis: str = "x") -> None:
     """A base-2 logarithmic axis with a plain number at each of `values` (batch sizes, workers, bytes).
 
     Raises:
-        RequestError: there is no value, or one is not positive.
-    """
+        RequestError: there is no value, or one is not positive."""
     ticks = sorted(set(values))
     if not ticks or ticks[0] <= 0:
         raise RequestError(f"a log-2 axis needs positive values; given: {ticks}")
@@ -111,8 +93,7 @@ def show(fig: Figure, alt: str, data=None) -> None:
         data: a data frame, or what makes one, with the numbers that were drawn; at most 40 rows are shown.
 
     Raises:
-        RequestError: the text alternative is empty, or the figure is larger than 6.5 x 4 inches.
-    """
+        RequestError: the text alternative is empty, or the figure is larger than 6.5 x 4 inches."""
     if not isinstance(alt, str) or not alt.strip():
         raise RequestError('a figure needs a text alternative: show(fig, alt="what the figure says")')
     alt = " ".join(alt.split())
@@ -132,8 +113,7 @@ def render(fig: Figure) -> bytes:
     """The figure as a palette PNG: the same figure gives the same bytes, with no date or program in them.
 
     Raises:
-        RequestError: the figure is larger than 6.5 x 4 inches.
-    """
+        RequestError: the figure is larger than 6.5 x 4 inches."""
     _check_size(*fig.get_size_inches())
     for ax in fig.axes:
         ax.title.set_fontsize(10)  # `set_title` takes its size from the settings in force when it is called
@@ -159,15 +139,14 @@ def caption(alt: str, data=None) -> str:
         return line
     frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(data)
     named = any(name is not None for name in frame.index.names)
-    table = frame.head(_ROWS).to_html(
-        index=named or not isinstance(frame.index, pd.RangeIndex), border=0, float_format=lambda v: f"{v:.4g}"
-    )
+    table = frame.head(_ROWS).to_html(index=named or not isinstance(frame.index, pd.RangeIndex), border=0,
+                                      float_format=lambda v: f"{v:.4g}")
     more = f"<p>and {len(frame) - _ROWS} more rows</p>" if len(frame) > _ROWS else ""
+    table = "".join(part.strip() for part in table.splitlines())  # indents are a third of a notebook's tables
     return f"{line}\n<details><summary>data</summary>\n{table}\n{more}</details>"
 
 
 def _check_size(width: float, height: float) -> None:
     if width > MAX_WIDTH + 1e-6 or height > MAX_HEIGHT + 1e-6:
-        raise RequestError(
-            f"a figure is at most {MAX_WIDTH} x {MAX_HEIGHT} inches, to fit beside text; given: {width:g} x {height:g}"
-        )
+        raise RequestError(f"a figure is at most {MAX_WIDTH} x {MAX_HEIGHT} inches, to fit beside text; given: "
+                           f"{width:g} x {height:g}")

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from labkit import plans
 from labkit.errors import choose
 from labkit.optim.factorial import LABELS, RULES, Cell
-from labkit.rules.scaling import flat_set, standard_error
+from labs import plan07
+from labs.rules_scaling import flat_set, standard_error
 
-MODELS = {"deep-mlp": plans.mlp, "row-lstm": plans.lstm}
+MODELS = {"deep-mlp": plan07.mlp, "row-lstm": plan07.lstm}
 MARGIN = 2.0  # standard errors of a difference, as on the board
 UNDECIDED = "it depends on the base rate"
 
@@ -44,7 +44,7 @@ class Map:
 
     Args:
         runs: finished runs of any kind.
-        settings: a `Profile07`: the axes, the base rates, and what a run of the table looks like.
+        settings: a `plan07.Profile`: the axes, the base rates, and what a run of the table looks like.
         model: `deep-mlp` or `row-lstm`.
         images: test images, for standard errors.
     """
@@ -59,7 +59,7 @@ class Map:
         ]
         self.runs = [run for run in self.equal_epochs if run.config["optimizer"] == "sgd"]
         batches = {*settings.batches, *(run.config["batch"] for run in self.runs)}
-        self.table = plans.table(settings, sorted(batches))
+        self.table = plan07.table(settings, sorted(batches))
         self.rates = tuple(sorted(settings.mlp_rates if model == "deep-mlp" else settings.lstm_rates))
         self._cells: dict = {}
         for run in sorted(self.runs, key=lambda run: run.header.began):

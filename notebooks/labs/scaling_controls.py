@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from labkit.optim.curvature import running_median
-from labkit.rules.scaling import standard_error
 from labkit.teach import viz
+from labs.rules_scaling import standard_error
 from labs.scaling import Map, accuracy_at_loss, power
 from labs.scaling_figures import accuracy_axis, batch_axis, hollow, legend
 

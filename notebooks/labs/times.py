@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import RequestError
-from labkit.rules.times import thinned
 from labkit.runs import Header, Row, Run, Span
 from labkit.teach import viz
 from labkit.tta import clock, statistics
+from labs.rules_times import thinned
 
 PER_RUN = tuple(name for name, rule in clock.RULES.items() if rule.per == "run")
 KINDS = dict(zip(("init", "data", "train", "evaluate", "checkpoint"), (viz.SERIES[n] for n in (1, 4, 0, 3, 2))))

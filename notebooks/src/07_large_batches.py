@@ -41,17 +41,17 @@ import torch
 from IPython.display import HTML, display
 
 import labkit
-from labkit import models, plans, profiles
+from labkit import models, profiles
 from labkit.experiment import Recipe
-from labkit.optim import curvature, noise, schedules
+from labkit.optim import curvature, schedules
 from labkit.optim.factorial import LABELS, RULES
 from labkit.rules.general import published
 from labkit.teach import check, explore, hint, predict, solution, viz
 from labkit.teach.exercises import say
-from labs import scaling, scaling_controls, scaling_figures, scaling_rules
+from labs import noise, plan07, scaling, scaling_controls, scaling_figures, scaling_rules
 
 lab = labkit.start("07", profile, seeds, overrides, record_to, interactive)
-settings, table = lab.settings, plans.table(lab.settings)
+settings, table = lab.settings, plan07.table(lab.settings)
 recorded = lab.recorded()
 full = profiles.resolve("07", "full")  # what the recorded sweep ran
 say(
@@ -274,13 +274,13 @@ show_table(rows)
 
 # %%
 mlp_runs = lab.train_together(
-    plans.mlp_table(settings), lab.repeats(settings.mlp_seeds), label="deep MLP"
+    plan07.mlp_table(settings), lab.repeats(settings.mlp_seeds), label="deep MLP"
 )
 
 # %%
-lstm_runs = lab.train(plans.lstm_table(settings), lab.repeats(settings.lstm_seeds), "row-LSTM")
-lstm_runs += lab.train(plans.adaptive(settings), label="adaptive solvers")
-lstm_runs += lab.train(plans.equal_steps(settings), label="equal updates")
+lstm_runs = lab.train(plan07.lstm_table(settings), lab.repeats(settings.lstm_seeds), "row-LSTM")
+lstm_runs += lab.train(plan07.adaptive(settings), label="adaptive solvers")
+lstm_runs += lab.train(plan07.equal_steps(settings), label="equal updates")
 
 # %% [markdown]
 # **Seconds, with nothing else in them.** Two epochs of the row-LSTM at each batch; evaluation, data and set-up have
@@ -292,7 +292,7 @@ slice_of = {
     "train": settings.train,
     "rate": min(settings.lstm_rates),
     "epochs": 2.0,
-    **plans.lstm(settings),
+    **plan07.lstm(settings),
 }
 timed = lab.train([Recipe(batch=batch, **slice_of) for batch in table.batches], label="timing")
 
@@ -301,7 +301,7 @@ timed = lab.train([Recipe(batch=batch, **slice_of) for batch in table.batches], 
 
 # %%
 curved = lab.train(
-    plans.curvature(settings), lab.repeats(settings.curvature_seeds), label="curvature"
+    plan07.curvature(settings), lab.repeats(settings.curvature_seeds), label="curvature"
 )
 
 # %%

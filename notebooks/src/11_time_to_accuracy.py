@@ -38,14 +38,14 @@ import pandas as pd
 from IPython.display import display
 
 import labkit
-from labkit import plans, teach
+from labkit import teach
 from labkit.teach import viz
 from labkit.tta import clock, statistics
-from labs import lab11, times, times_figures
+from labs import lab11, plan11, times, times_card, times_figures
 
 pd.set_option("display.max_colwidth", None)  # whole sentences in tables
 lab = labkit.start("11", profile, seeds, overrides, record_to, interactive)
-recipe, settings = plans.repeated(lab.settings), lab.settings
+recipe, settings = plan11.repeated(lab.settings), lab.settings
 
 # %% [markdown]
 # ## What the literature says
@@ -284,6 +284,32 @@ else:
 # **Expect 15 to 35 % at profile quick.** That is not "low" by our bound, and it is not a defect of your machine: counted in steps, where no clock is involved, it is about as large. A small MLP reaches its target within a few evaluations of noise: one lucky look is a large part of the whole.
 # The recorded ResNet-8 (blue, below) varies less: its curves climb through the target more steeply than they wobble, and it is evaluated more coarsely. Both numbers are right. *Variation belongs to a recipe, a target and an evaluation interval, not to "TTA".*
 # Whether the paper's claim holds for the public logs is the question of lab 12.
+
+# %% [markdown]
+# ### The report card
+#
+# Five more questions that one number of seconds leaves open. The price is that of the profile (`price`, dollars an hour): put in your own with `labkit run 11 --set price=3.06`.
+
+# %%
+for name, group, _ in groups:
+    print(name)
+    coarse = max(settings.coarse_every) if name == "yours" else 6 * group[0].config["evaluate_every"]
+    display(times_card.card(group, coarse, settings.price).set_index("question"))
+
+# %% [markdown]
+# ### Faster epochs, more of them
+#
+# The same recipe with a larger batch (rate by the square root, equal epochs, an evaluation after equally many images). *Throughput* is what a larger batch, like more workers, buys at once; *time to accuracy* is throughput divided by the epochs that are now needed. Only the last number is the speed-up.
+
+# %%
+large = lab.train(
+    [times_card.larger(recipe, settings.larger)],
+    repeats=lab.repeats(settings.runs),
+    label="the larger batch",
+)
+table, words = times_card.split(runs, large)
+display(table.round(3))
+print(words)
 
 # %% [markdown]
 # ### Beside the literature

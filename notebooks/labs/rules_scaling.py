@@ -8,12 +8,13 @@ import math
 import numpy as np
 
 from labkit.optim.factorial import LABELS, Table
+from labkit.optim.schedules import Baseline, legw, warmup_iterations
 from labkit.rules.finding import Finding, chosen, needs
+from labkit.rules.general import published
 
 
 def cell_values(runs, cell, metric: str):
-    """The final values of a metric over the seeds of one cell of the factorial table (the newest run of a seed wins).
-    """
+    """The final values of a metric over the seeds of one cell of the factorial table (the newest run of a seed wins)."""
     found = {}
     for run in sorted(runs, key=lambda run: run.header.began):
         if (
@@ -256,3 +257,44 @@ def rises_and_falls(runs, *, select, seeds, start_below, end_below, peak_before)
         f"start, peak, end in {sum(held)} of {len(held)} runs as said: " + "; ".join(parts),
         len(runs),
     )
+
+
+def published_rates(runs, *, table, samples) -> Finding:
+    """`legw` from the table's first row gives the peak rate of every row that follows the rule."""
+    rows = published(table)
+    base = Baseline(int(rows.batch[0]), float(rows.rate[0]), float(rows.warmup_epochs[0]))
+    right = [math.isclose(legw(base, int(row.batch)).rate, row.rate, rel_tol=1e-9) for row in rows.itertuples()]
+    return Finding(
+        "holds" if all(right) else "contradicted",
+        f"{sum(right)} of {len(right)} rates of the table follow from its first row",
+    )
+
+
+def published_warmup(runs, *, table, samples, exceptions) -> Finding:
+    """Warm-up iterations are the same at every row that follows the rule; `exceptions` are the batches that the
+    publisher's own table takes out of it.
+    """
+    rows = published(table)
+    base = Baseline(int(rows.batch[0]), float(rows.rate[0]), float(rows.warmup_epochs[0]))
+    differ = [
+        int(row.batch)
+        for row in rows.itertuples()
+        if not math.isclose(legw(base, int(row.batch)).warmup_epochs, row.warmup_epochs, rel_tol=1e-9)
+    ]
+    constant = {round(warmup_iterations(legw(base, int(batch)), samples)) for batch in rows.batch}
+    shown = {batch: round(float(rows.warmup_epochs[rows.batch == batch].iloc[0]) * samples / batch) for batch in differ}
+    evidence = f"{sorted(constant)} iterations by the rule at {len(rows)} batches; rows that differ: {shown or 'none'} (iterations)"
+    return Finding("holds" if len(constant) == 1 and differ == list(exceptions) else "contradicted", evidence)
+
+
+RULES = (
+    ordering,
+    not_inferior,
+    near_retuned,
+    adaptive_behind,
+    faster,
+    peak_moves,
+    rises_and_falls,
+    published_rates,
+    published_warmup,
+)

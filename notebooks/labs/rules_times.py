@@ -94,3 +94,6 @@ def best_of_n(runs, *, select, clock_rule, n, seeds, tolerance) -> Finding:
     bias, normal = mean - statistics.expected_best_of(times, n), statistics.best_of_n_bias(sd, n)
     evidence = f"best of {n} flatters by {bias / mean:.0%} of the mean; normal theory says {normal / mean:.0%}"
     return Finding("holds" if abs(bias - normal) <= tolerance * sd else "not seen", evidence, len(times))
+
+
+RULES = (variation_at_most, evaluation_decides, ledger_adds_up, best_of_n)
