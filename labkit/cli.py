@@ -160,6 +160,18 @@ def badges(arguments) -> int:
     return 0
 
 
+def tta(arguments) -> int:
+    from labkit.tta import commands
+
+    if arguments.source == "dawnbench":
+        say(commands.dawnbench(arguments.path, arguments.csv, arguments.inference_csv))
+    elif arguments.source == "mlperf":
+        say(commands.mlperf(arguments.path, arguments.csv, arguments.runs_csv))
+    else:
+        say(commands.export(arguments.runs, arguments.to, arguments.out))
+    return 0
+
+
 def record(arguments) -> int:
     from labkit import batch
 
@@ -211,6 +223,21 @@ def parser() -> Parser:
     seven.add_argument("labs", nargs="*", metavar="LAB", help="run only these")
     eight = verb(badges, "badges", "write the repository's public address into README and notebooks")
     eight.add_argument("repo", metavar="OWNER/NAME")
+    sources = verb(tta, "tta", "time to accuracy: read public logs, export your runs").add_subparsers(
+        dest="source", required=True, metavar="SOURCE", parser_class=Parser
+    )
+    one = sources.add_parser("dawnbench", help="entries of the DAWNBench repository, a task folder, or one entry")
+    one.add_argument("path", metavar="PATH")
+    one.add_argument("--csv", metavar="FILE", help="write the training entries as a table")
+    one.add_argument("--inference-csv", metavar="FILE", help="write the inference entries as a table")
+    two = sources.add_parser("mlperf", help="a folder of MLPerf Training result logs (v0.5, v0.6, v0.7 and later)")
+    two.add_argument("path", metavar="PATH")
+    two.add_argument("--csv", metavar="FILE", help="write the systems with their scores as a table")
+    two.add_argument("--runs-csv", metavar="FILE", help="write every run as a table")
+    three = sources.add_parser("export", help="write your own runs as DAWNBench entries or MLPerf log lines")
+    three.add_argument("runs", nargs="+", metavar="RUNS", help=".jsonl or .jsonl.gz files, or folders with such files")
+    three.add_argument("--to", required=True, choices=("dawnbench", "mlperf"))
+    three.add_argument("--out", required=True, metavar="DIR")
     nine = verb(record, "record", "pack the runs that an executed notebook used into data/results, to be committed")
     nine.add_argument("notebook", metavar="NOTEBOOK")
     return top

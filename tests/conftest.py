@@ -74,3 +74,12 @@ def python():
         if child.poll() is None:
             child.kill()
         child.communicate()
+
+
+@pytest.fixture(scope="session")
+def public_logs() -> Path:
+    """The folder of public benchmark logs (`dawnbench/`, `mlperf_v0.5/`, ...), which this repository does not hold."""
+    folder = Path(os.environ.get("LABKIT_LOGS") or ROOT.parent / "shared" / "data" / "public_logs")
+    if not folder.is_dir():
+        pytest.skip(f"no public logs in {folder}; set LABKIT_LOGS to their folder")
+    return folder
