@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from labkit.errors import RequestError
-from labkit.optim.factorial import LABELS, RULES, Cell, Table
+from labs.factorial import LABELS, RULES, Cell, Table
 from labs import noise
 
 TABLE = Table((16, 64, 256, 1024), samples=4096, warmup_epochs=10 / 64, long_warmup_epochs=5.0)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from labkit import paths, profiles
-from labkit.optim.factorial import Cell
+from labs.factorial import Cell
 from labkit.runs import Header, Row, Run
 from labkit.teach import check
 from labkit.teach.exercises import solution_code

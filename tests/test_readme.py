@@ -9,6 +9,7 @@ import pytest
 
 from labkit import cli, paths, readme
 from labkit.errors import RequestError
+from labkit.teach import notebooks
 
 TEXT = (paths.root() / "README.md").read_text(encoding="utf-8")
 
@@ -36,7 +37,7 @@ def test_every_command_of_the_table_exists():
 
 
 def test_no_dead_badge_while_there_is_no_address():
-    if not readme.repository():
+    if not notebooks.repository(paths.root() / "README.md"):
         assert "mybinder.org" not in TEXT and "colab.research" not in TEXT
         assert "fork" in TEXT
 

@@ -8,7 +8,7 @@ import pytest
 
 from labkit import claims, rules
 from labkit.errors import WorkError
-from labkit.optim.factorial import Table
+from labs.factorial import Table
 from labkit.runs import Header, Row, Run, Span
 from labs import rules_scaling, rules_times
 

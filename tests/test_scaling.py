@@ -6,7 +6,7 @@ import math
 import pytest
 
 from labkit import profiles
-from labkit.optim.factorial import LABELS, RULES, Cell
+from labs.factorial import LABELS, RULES, Cell
 from labkit.rules.general import published
 from labkit.runs import Header, Row, Run, Span
 from labkit.teach import viz

@@ -3,7 +3,7 @@
 import math
 from numbers import Real
 
-from labkit.optim.factorial import LABELS
+from labs.factorial import LABELS
 from labkit.optim.schedules import Baseline, Schedule, legw
 from labkit.teach.exercises import exercise
 from labs.scaling import power

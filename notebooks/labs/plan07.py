@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from labkit.errors import RequestError
 from labkit.experiment import Recipe
-from labkit.optim.factorial import RULES, Cell, Table
+from labs.factorial import RULES, Cell, Table
 from labkit.profiles import setting
 
 

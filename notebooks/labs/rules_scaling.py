@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from labkit.optim.factorial import LABELS, Table
+from labs.factorial import LABELS, Table
 from labkit.optim.schedules import Baseline, legw, warmup_iterations
 from labkit.rules.finding import Finding, chosen, needs
 from labkit.rules.general import published

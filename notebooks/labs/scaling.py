@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import choose
-from labkit.optim.factorial import LABELS, RULES, Cell
+from labs.factorial import LABELS, RULES, Cell
 from labs import plan07
 from labs.rules_scaling import flat_set, standard_error
 

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from labkit.errors import choose
-from labkit.optim.factorial import LABELS, RULES
+from labs.factorial import LABELS, RULES
 from labkit.teach import viz
 from labs.scaling import Map, power
 

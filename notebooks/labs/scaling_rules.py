@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from labkit.optim.factorial import LABELS, RULES, Table
+from labs.factorial import LABELS, RULES, Table
 from labkit.optim.schedules import Baseline, Schedule, legw
 from labkit.teach import viz
 from labs.scaling import power

@@ -44,11 +44,11 @@ import labkit
 from labkit import models, profiles
 from labkit.experiment import Recipe
 from labkit.optim import curvature, schedules
-from labkit.optim.factorial import LABELS, RULES
 from labkit.rules.general import published
 from labkit.teach import check, explore, hint, predict, solution, viz
 from labkit.teach.exercises import say
 from labs import noise, plan07, scaling, scaling_controls, scaling_figures, scaling_rules
+from labs.factorial import LABELS, RULES
 
 lab = labkit.start("07", profile, seeds, overrides, record_to, interactive)
 settings, table = lab.settings, plan07.table(lab.settings)
