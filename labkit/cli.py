@@ -1,6 +1,5 @@
 """The command line: `labkit ...` and `python -m labkit ...`. Exit 0 done, 1 the work failed, 2 the request was wrong
-(one line on standard error, nothing started, nothing written).
-"""
+(one line on standard error, nothing started, nothing written)."""
 
 import os
 
@@ -42,9 +41,8 @@ def run(arguments) -> int:
 
     quiet_downloads()
     overrides = dict(profiles.parse_setting(text) for text in arguments.set)
-    outcome = batch.run(
-        [arguments.lab], arguments.profile, arguments.seeds, overrides, arguments.out, fresh=arguments.fresh
-    )
+    outcome = batch.run([arguments.lab], arguments.profile, arguments.seeds, overrides, arguments.out,
+                        fresh=arguments.fresh)
     for path in [*outcome.notebooks, outcome.report]:
         say(str(path))
     return 0
@@ -56,9 +54,8 @@ def reproduce(arguments) -> int:
     quiet_downloads()
     labs = [lab.strip() for text in arguments.labs for lab in text.split(",") if lab.strip()]
     if arguments.labs and not labs:
-        raise RequestError(
-            "--labs names no lab; write numbers with commas between them, such as 07,11, or leave it away"
-        )
+        raise RequestError("--labs names no lab; write numbers with commas between them, such as 07,11, "
+                           "or leave it away")
     options = {"jobs": arguments.jobs, "resume": arguments.resume, "fresh": arguments.fresh}
     outcome = batch.run(labs, arguments.profile, arguments.seeds, {}, arguments.out, **options)
     for lab, reason in outcome.failed.items():
@@ -163,12 +160,9 @@ def badges(arguments) -> int:
 def tta(arguments) -> int:
     from labkit.tta import commands
 
-    if arguments.source == "dawnbench":
-        say(commands.dawnbench(arguments.path, arguments.csv, arguments.inference_csv))
-    elif arguments.source == "mlperf":
-        say(commands.mlperf(arguments.path, arguments.csv, arguments.runs_csv))
-    else:
-        say(commands.export(arguments.runs, arguments.to, arguments.out))
+    names = {"dawnbench": ("path", "csv", "inference_csv"), "mlperf": ("path", "csv", "runs_csv"),
+             "export": ("runs", "to", "out")}
+    say(getattr(commands, arguments.source)(*(getattr(arguments, name) for name in names[arguments.source])))
     return 0
 
 
@@ -199,16 +193,11 @@ def parser() -> Parser:
     for command in (one, two):
         command.add_argument("--profile", default="quick", help="smoke, quick (default) or full")
         command.add_argument("--seeds", default="0", help="such as 0,1,2")
-        command.add_argument(
-            "--out",
-            default=None,
-            metavar="DIR",
-            help="folder for executed notebooks and report (default: results/<time>)",
-        )
+        command.add_argument("--out", default=None, metavar="DIR",
+                             help="folder for executed notebooks and report (default: results/<time>)")
         command.add_argument("--fresh", action="store_true", help="train again what was finished before")
-    one.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change one field of the profile"
-    )
+    one.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
+                     help="change one field of the profile")
     three = verb(report, "report", "the scoreboard of claims over recorded runs and your own")
     three.add_argument("--html", default=None, metavar="FILE", help="write it as an HTML page")
     four = verb(data, "data", "list, fetch or verify datasets")
@@ -251,6 +240,10 @@ def whole_number(text: str) -> int:
 
 def main(arguments=None) -> int:
     """Run one command; every expected failure is one line on standard error."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # closed by who called
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
     with contextlib.suppress(ValueError, OSError):  # only the main thread may; elsewhere it stays as it is
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stop is a stop, whoever asks for it
     try:

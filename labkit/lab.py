@@ -39,7 +39,7 @@ def request(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict 
     if hasattr(settings, "data"):
         parts = {part: getattr(settings, part, None) or None for part in ("train", "validation", "test")}
         images.load(settings.data, **parts)
-    if {"model", "sizes"} & set(overrides or {}):
+    if hasattr(settings, "sizes") and {"model", "sizes"} & set(overrides or {}):
         try:
             models.build(settings.model, **settings.sizes)
         except (RuntimeError, MemoryError):
@@ -154,7 +154,7 @@ class Lab:
         text = f"recorded: {counted(len(self.used))} of lab {self.entry.number} at profile {self.profile}"
         if len(own):
             found = (f"{count} {verdict}" for verdict, count in own["verdict"].value_counts().items())
-            text += f"; claims judged by these runs alone: {', '.join(found)}"
+            text += f"; claims judged without the recorded runs: {', '.join(found)}"
         from IPython.display import display
 
         display({RECORD_MIME: content, "text/plain": text}, raw=True)

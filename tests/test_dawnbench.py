@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import RequestError
-from labkit.tta import dawnbench
+from labkit.tta import commands, dawnbench
 from labkit.tta.clock import RULES, time_to_target
 
 FACTS = {"version": "v1.0", "author": "someone", "authorEmail": "", "framework": "Torch 1", "codeURL": "", "misc": {},
@@ -151,6 +151,7 @@ def test_every_flag_can_be_planted_and_says_what_it_means(tmp_path):
         "repeat-of": write(tmp_path / "15", name="a_b_c_d_part2"),
         "unknown-task": write(tmp_path / "16", task="Fashion"),
         "task-by-columns": loose(tmp_path / "17"),
+        "own-target": write(tmp_path / "19", task="Fashion", misc={"target": {"value": 0.94}}),
     }
     seen = set()
     for words, stem in planted.items():
@@ -162,9 +163,9 @@ def test_every_flag_can_be_planted_and_says_what_it_means(tmp_path):
     assert seen == set(dawnbench.FLAGS)
 
 
-def loose(folder: Path) -> Path:
+def loose(folder: Path, **content) -> Path:
     """An entry outside any task's folder."""
-    stem = write(folder)
+    stem = write(folder, **content)
     for suffix in (".json", ".tsv"):
         os.replace(f"{stem}{suffix}", folder / f"loose{suffix}")
     return folder / "loose"
@@ -207,6 +208,44 @@ def test_a_task_without_a_known_threshold_has_a_curve_but_no_time(tmp_path):
     assert row["flags"] == "unknown-task" and math.isnan(row["threshold"]) and math.isnan(row["tta_seconds"])
     assert dawnbench.thresholds(benchmark, {"Fashion": [94.5]}).seconds.tolist() == [0.4 * 3600]
     assert dawnbench.runs(benchmark)[0].header.target is None
+
+
+def test_an_unknown_task_is_judged_by_the_target_that_our_export_states(tmp_path):
+    def judged(number, value=0.94, task="Fashion", move=write, **more):
+        row = only(move(tmp_path / str(number), task=task, misc={"target": {"value": value, **more}}))
+        return row["threshold"], row["tta_seconds"], row["flags"]
+
+    assert judged(1) == (94.0, 720, "own-target;falls-below-again;long-after-target")
+    assert judged(2, 0.945)[:2] == (94.5, 1440)
+    threshold, seconds, flags = judged(3, 0.95)
+    assert threshold == 95 and math.isnan(seconds) and flags == "not-reached;own-target"
+    for number, value in enumerate((94, -1, True, "0.94", None, [0.9]), start=4):  # no fraction
+        assert math.isnan(judged(number, value)[0]) and judged(number, value)[2] == "unknown-task"
+    assert judged(10, 0.1, higher=False)[2] == "unknown-task"
+    assert judged(11, 0.1, task="CIFAR10")[:2] == (94.0, 720)  # an official threshold stays
+    # Outside any task's folder it is not taken for one of CIFAR10.
+    assert judged(12, 0.945, move=loose) == (94.5, 1440, "own-target;short-name")
+    assert dawnbench.read(tmp_path / "12").train.task.tolist() == ["unknown"]
+    assert dawnbench.runs(dawnbench.read(tmp_path / "1"))[0].header.target["value"] == 94.0
+
+
+def test_the_command_says_why_an_entry_has_no_time(tmp_path):
+    write(tmp_path, name="a_hit_v100_torch")
+    write(tmp_path, name="a_miss_v100_torch", table=f"{HEADER}\n{ROWS[0]}\n")
+    write(tmp_path, task="Fashion")
+    write(tmp_path, task="Own", misc={"target": {"value": 0.94}})
+    write(tmp_path, task="Own", name="easier_v100_torch_x", misc={"target": {"value": 0.5}})
+    lines = commands.dawnbench(tmp_path, None, None).splitlines()
+    heads = [line for line in lines if "training (" in line or line.endswith("training")]
+    assert sorted(heads) == [
+        "CIFAR10, training (top1Accuracy >= 94)", "Fashion, training",
+        "Own, training (top1Accuracy >= 50)", "Own, training (top1Accuracy >= 94)",
+    ]  # fmt: skip
+    assert [line for line in lines if line.startswith("left out: ")] == [
+        f"left out: CIFAR10/train/a_miss_v100_torch: {dawnbench.FLAGS['not-reached']}",
+        f"left out: Fashion/train/an_entry_v100_torch: {dawnbench.FLAGS['unknown-task']}",
+    ]
+    assert sum("no time" in line for line in lines) == 2 and "nan" not in "\n".join(lines)
 
 
 def test_a_path_without_any_entry_is_a_wrong_request(tmp_path):

@@ -196,3 +196,14 @@ def test_an_answer_that_cannot_be_one_is_named_and_not_kept_and_stops_nothing(op
 
 def test_a_number_may_be_written_as_a_text():
     assert predict("07.p1", "?", "ms", " 20 ").answer == 20.0
+
+
+@pytest.mark.parametrize("answer, words", [(30, "not a number from 0 to 1"), (-0.1, "not a number from 0 to 1"), (0.3, "")])
+def test_an_impossible_share_is_no_prediction(capsys, answer, words):
+    made = predict("07.p9", "What share?", "", answer=answer, low=0, high=1)
+    assert (made.answer is None) == bool(words) and words in capsys.readouterr().out
+
+
+def test_a_prediction_with_one_bound_says_it(capsys):
+    assert predict("07.p9", "How many times?", "x", answer=-3, low=0).answer is None
+    assert "a number (x) of 0 or more" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from labkit import experiment, runs
 from labkit.curve import Header, Row, Run, Span
 from labkit.errors import RequestError
-from labkit.tta import clock, dawnbench, export, mlperf
+from labkit.tta import clock, commands, dawnbench, export, mlperf
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = {"metric": "validation_accuracy", "value": 0.57, "higher": True}  # 100 * 0.57 is below 57 in doubles
@@ -31,8 +31,8 @@ SPANS = [
     Span("evaluate", 20.0, 21.0),
 ]
 ROWS = [(0.5, 9.0, 0.5), (1.0, 15.0, 0.57), (1.5, 21.0, 0.686)]
-CONFIG = {"data": "digits", "model": "a/../b_c", "batch": 8, "train": 100, "validation": 50}
-BEGAN = "2024-02-29T23:59:59+00:00"
+CONFIG = {"data": "digits", "model": "a/../b_c", "batch": 8, "rate": 0.1, "train": 100, "validation": 50}
+BEGAN, LATER = "2024-02-29T23:59:59+00:00", "2024-03-01T00:00:59+00:00"
 MS = 1709251199000  # BEGAN in milliseconds since 1970
 HARDWARE = {"cpu": "One (R)", "cpus": 2, "threads": 1, "device": "cpu"}
 
@@ -66,7 +66,7 @@ def everything(folder: Path) -> list[Path]:
 def test_an_entry_has_the_fields_of_the_public_ones(tmp_path):
     paths = export.dawnbench([run(code="c0de", repeat=3)], tmp_path, author="Me & Co")
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
-        f"digits/train/Me-Co_a-..-b-c_2-x-One-R-threads-1{suffix}" for suffix in (".json", ".tsv")
+        f"digits/train/Me-Co_a-..-b-c-batch-8-rate-0.1_2-x-One-R-threads-1{suffix}" for suffix in (".json", ".tsv")
     ]
     entry = json.loads(paths[0].read_text())
     assert list(entry) == [
@@ -90,19 +90,31 @@ def test_a_table_has_hours_on_the_dawnbench_clock_and_percent(tmp_path):
     assert [float(percent) for _, _, percent in rows] == [50.0, 57.0, 68.6]
 
 
-def test_names_that_would_be_equal_get_the_repeat_then_the_identity(tmp_path):
+def test_repeats_get_their_number_and_recipes_alike_in_name_a_digest(tmp_path):
     def stems(folder, *found):
         return [path.stem for path in export.dawnbench(found, tmp_path / folder) if path.suffix == ".json"]
 
     (alone,) = stems("alone", run(repeat=4))
     assert stems("two", run(repeat=0), run(repeat=4)) == [f"{alone}_0", f"{alone}_4"]
-    one, other = run(code="1"), run(code="2")
-    assert stems("recipes", one, other) == [f"{alone}_0_{each.header.identity}" for each in (one, other)]
-    # on a file system that ignores case these two would be one file
+    large = {**CONFIG, "batch": 32}
+    (one, other) = stems("batches", run(), run(config=large))
+    assert one == alone and other == alone.replace("-batch-8-", "-batch-32-")
+    # The same model, batch and rate; on a file system that ignores case, "M" and "m" would be one file.
     capital, small = (run(repeat=number, config={**CONFIG, "model": name}) for number, name in enumerate("Mm"))
-    assert [stem[-2:] for stem in stems("case", capital, small)] == ["_0", "_1"]
-    with pytest.raises(RequestError, match="one run is given twice"):
-        stems("twice", one, one)
+    for folder, found in {"code": (run(code="1"), run(code="2")), "case": (capital, small)}.items():
+        assert all(re.search("-batch-8-rate-0.1-[0-9a-f]{8}_2-x", stem) for stem in stems(folder, *found))
+        assert len({stem.lower() for stem in stems(f"{folder} again", *found)}) == 2
+    with pytest.raises(RequestError, match="is given twice; name it once"):
+        stems("twice", run(), run())
+
+
+def test_the_files_of_a_recipe_are_those_of_any_company(tmp_path):
+    """Where names do not clash, exporting one recipe alone and beside another names it alike."""
+    large = run(config={**CONFIG, "batch": 32})
+    for write in (export.dawnbench, export.mlperf):
+        alone = write([run()], tmp_path / write.__name__)
+        both = write([run(), large], tmp_path / f"{write.__name__} two")
+        assert [path.name for path in both[: len(alone)]] == [path.name for path in alone]
 
 
 def seconds_read(folder: Path, percent: float) -> list[float]:
@@ -187,10 +199,22 @@ def test_logs_are_numbered_in_the_order_of_repeats(tmp_path):
     assert seeds == [2, 7]
 
 
-@pytest.mark.parametrize("other", [{"config": {**CONFIG, "batch": 9}}, {"hardware": {**HARDWARE, "cpus": 4}}, {}])
-def test_what_readers_would_take_for_repeats_must_be_repeats(tmp_path, other):
-    with pytest.raises(RequestError, match="repeats of one recipe on one machine"):
-        export.mlperf([run(), run(repeat=1 if other else 0, **other)], tmp_path)
+@pytest.mark.parametrize("other", [{"config": {**CONFIG, "batch": 9}}, {"hardware": {**HARDWARE, "cpus": 4}}])
+def test_each_recipe_and_machine_has_a_folder_of_its_own(tmp_path, other):
+    """What readers take for repeats are repeats: each folder is a system of its own to them."""
+    paths = export.mlperf([run(), run(**other), run(repeat=1, began=LATER, **other)], tmp_path)
+    folders = [path.parent.relative_to(tmp_path).as_posix() for path in paths]
+    assert len(set(folders)) == 2 and all(re.fullmatch(r"[A-Za-z0-9.+-]+", folder) for folder in folders)
+    assert sorted(f"{folders.index(folder)}/{path.name}" for folder, path in zip(folders, paths)) == [
+        "0/result_0.txt", "1/result_0.txt", "1/result_1.txt",
+    ]  # fmt: skip
+    read = mlperf.read(tmp_path)
+    assert read.refused == [] and dict(zip(read.systems.system, read.systems.runs)) == {folders[0]: 1, folders[1]: 2}
+
+
+def test_a_run_given_twice_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="is given twice; name it once"):
+        export.mlperf([run(), run()], tmp_path)
     assert everything(tmp_path) == []
 
 
@@ -210,6 +234,17 @@ def test_our_reader_gives_the_times_back(recorded, tmp_path):
     assert (missed.converged, missed.evaluations, missed.last_epoch) == (False, 3, 1.5) and math.isnan(
         missed.tta_seconds
     )
+
+
+def test_runs_of_less_than_a_second_are_read_back(tmp_path):
+    """So short are those of lab 11 at profile quick."""
+    spans = [dataclasses.replace(span, start=span.start / 50, end=span.end / 50) for span in SPANS]
+    short = run([(epoch, when / 50, value) for epoch, when, value in ROWS], spans)
+    export.mlperf([short], tmp_path / "mlperf")
+    read = mlperf.read(tmp_path / "mlperf")
+    assert read.refused == [] and read.runs.tta_seconds.tolist() == pytest.approx([0.23], abs=1e-3)
+    export.dawnbench([short], tmp_path / "dawnbench")
+    assert dawnbench.read(tmp_path / "dawnbench").train.tta_seconds.tolist() == pytest.approx([0.225])
 
 
 # The official package. Its parsers differ by round; the rules for an unknown task stop at its name.
@@ -264,10 +299,10 @@ def test_nothing_but_the_name_keeps_a_log_from_passing(compliance, reached, pass
 def test_a_trained_run_from_its_file(store, store_folder, tiny, tmp_path):
     target = {"metric": "validation_accuracy", "value": 0.01, "higher": True}
     trained = experiment.train(tiny(target=target), store, lab="11")
-    (entry, _) = export.export([store_folder], "dawnbench", tmp_path / "dawn")
-    assert json.loads(entry.read_text())["misc"]["config"]["batch"] == 16
-    (log,) = export.export([store.path(trained.header)], "mlperf", tmp_path / "mlperf")
-    found = {event["key"]: event["time_ms"] for event in events(log)}
+    (entry, _) = commands.export([store_folder], "dawnbench", tmp_path / "dawn").splitlines()
+    assert json.loads(Path(entry).read_text())["misc"]["config"]["batch"] == 16
+    (log,) = commands.export([store.path(trained.header)], "mlperf", tmp_path / "mlperf").splitlines()
+    found = {event["key"]: event["time_ms"] for event in events(Path(log))}
     seconds = clock.time_to_target(trained, "mlperf").seconds
     assert found["run_stop"] - found["run_start"] == round(1000 * seconds) > 0
 
@@ -334,17 +369,76 @@ def test_nothing_half_written_stays(tmp_path):
     assert everything(tmp_path) == [tmp_path / "digits"]
 
 
+# The command: files and folders with runs of any kind
+
+
+def file_of(one: Run, path: Path) -> Path:
+    """A store's file of a run."""
+    with runs.RunWriter(dataclasses.replace(one.header), path) as writer:
+        for span in one.spans:
+            writer.span(span.kind, span.start, span.end)
+        for row in one.rows:
+            writer.metric(row.name, row.value, step=row.step, epoch=row.epoch, when=row.when)
+    return path
+
+
 def test_runs_are_found_in_files_and_folders(recorded, tmp_path):
     folder = tmp_path / "some" / "runs"
     runs.pack(recorded[:2], folder / "two.jsonl.gz")
-    with runs.RunWriter(dataclasses.replace(recorded[2].header), folder / "11" / "one.jsonl") as writer:
-        for span in recorded[2].spans:
-            writer.span(span.kind, span.start, span.end)
-        for row in recorded[2].series("validation_accuracy"):
-            writer.metric(row.name, row.value, step=row.step, epoch=row.epoch, when=row.when)
+    file_of(recorded[2], folder / "11" / "one.jsonl")
     (folder / "notes.txt").write_text("no run")
-    assert len(export.export([tmp_path], "mlperf", tmp_path / "a")) == 3
-    assert len(export.export([folder / "two.jsonl.gz", str(folder / "11")], "dawnbench", tmp_path / "b")) == 6
+    assert len(commands.export([tmp_path], "mlperf", tmp_path / "a").splitlines()) == 3
+    both = commands.export([folder / "two.jsonl.gz", str(folder / "11")], "dawnbench", tmp_path / "b")
+    assert len(both.splitlines()) == 6 and all(Path(line).is_file() for line in both.splitlines())
+
+
+def mixed(folder: Path) -> Path:
+    """Two recipes with a target; and shared seconds, no target, no curve, a killed run, a damaged file."""
+    each = {
+        "0": run(), "1": run(repeat=1, began=LATER), "large": run(config={**CONFIG, "batch": 32}),
+        "arms": run(repeat=2, arms=2),
+        "evidence": run(rows=[], config={"evidence": "a sum"}, target=None), "aimless": run(repeat=3, target=None),
+    }  # fmt: skip
+    for name, one in each.items():
+        file_of(one, folder / f"{name}.jsonl")
+    killed = file_of(run(repeat=4), folder / "killed.jsonl")
+    killed.write_bytes(b"".join(killed.read_bytes().splitlines(True)[:-1]))
+    (folder / "damaged.jsonl").write_text("no run\n")
+    return folder
+
+
+@pytest.mark.parametrize("to, files, left_out", [("mlperf", 3, 5), ("dawnbench", 8, 4)])
+def test_of_a_mixed_folder_the_rest_is_written_and_each_other_run_named(to, files, left_out, tmp_path):
+    lines = commands.export([mixed(tmp_path / "runs")], to, tmp_path / "out").splitlines()
+    assert len([line for line in lines if Path(line).is_file()]) == files
+    told = [line for line in lines if line.startswith("left out: ")]
+    assert len(told) == left_out == len(lines) - files
+    reasons = ["2 runs were trained together", "it is unfinished", "damaged.jsonl, line 1: not a line of a run"]
+    reasons += ["without a target"] * 2 if to == "mlperf" else ["validation_accuracy was never evaluated"]
+    for reason in set(reasons):
+        assert sum(reason in line for line in told) == reasons.count(reason), reason
+
+
+def test_what_a_mixed_folder_gives_is_read_back(tmp_path):
+    for to in ("mlperf", "dawnbench"):
+        commands.export([mixed(tmp_path / to / "runs")], to, tmp_path / to / "out")
+    systems = mlperf.read(tmp_path / "mlperf" / "out").systems
+    assert systems.runs.tolist() == [1, 2] and systems.converged.tolist() == [1, 2]
+    entries = dawnbench.read(tmp_path / "dawnbench" / "out").train
+    # Each at the target that it states (the run without one has no time), to the second of its own clock.
+    assert entries["flags"].str.contains("own-target").tolist().count(True) == 3
+    assert sorted(entries.tta_seconds.dropna()) == pytest.approx([clock.time_to_target(run(), "dawnbench").seconds] * 3)
+
+
+def test_where_no_run_is_left_the_reasons_are_given_once_each(tmp_path):
+    for number in range(3):
+        file_of(run(repeat=number, target=None), tmp_path / "runs" / f"{number}.jsonl")
+    file_of(run(arms=2), tmp_path / "runs" / "arms.jsonl")
+    with pytest.raises(RequestError) as refused:
+        commands.export([tmp_path / "runs"], "mlperf", tmp_path / "out")
+    said = str(refused.value)
+    assert said.count("without a target") == said.count("trained together") == 1 and "\n" not in said
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["absent", "absent.jsonl", "empty", "notes.txt"])
@@ -352,12 +446,12 @@ def test_a_path_without_runs_is_named(name, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(RequestError, match=f"no runs at .*{name}; name .jsonl"):
-        export.export([tmp_path / name], "mlperf", tmp_path / "out")
+        commands.export([tmp_path / name], "mlperf", tmp_path / "out")
 
 
 def test_a_wrong_format_and_an_empty_file_are_refused(tmp_path):
     (tmp_path / "empty.jsonl").write_bytes(b"")
     with pytest.raises(RequestError, match="unknown format 'csv'; allowed: dawnbench, mlperf"):
-        export.export([tmp_path], "csv", tmp_path / "out")
-    with pytest.raises(RequestError, match="no run in these files"):
-        export.export([tmp_path], "mlperf", tmp_path / "out")
+        commands.export([tmp_path], "csv", tmp_path / "out")
+    with pytest.raises(RequestError, match="no run in these files can be exported .they hold none"):
+        commands.export([tmp_path], "mlperf", tmp_path / "out")

@@ -98,6 +98,14 @@ def test_a_request_is_checked_whole_before_anything_starts(written):
         lab.request("11", seeds="1,1")
 
 
+@pytest.mark.parametrize("number", ["00", "07", "11", "12", "13"])
+def test_every_field_of_every_lab_may_be_set(number):
+    settings = profiles.resolve(number, "smoke")
+    for field in dataclasses.fields(settings):
+        given = {field.name: getattr(settings, field.name)}
+        assert lab.request(number, "smoke", overrides=given)[1] == settings, field.name
+
+
 def test_the_plan_says_what_runs_and_what_it_cost(written, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "data", lambda: tmp_path)
     entry = LABS["07"]

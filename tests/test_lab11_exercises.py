@@ -3,7 +3,9 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from labkit.paths import notebooks
 from labkit.teach import check
@@ -94,6 +96,20 @@ def test_slips_of_reading_a_crossing_are_told_apart(answer, message):
     assert message in lab11.EXERCISES["11.1"].spec(answer)
 
 
+FORMS = [np.array, pd.Series, pd.Index, tuple, torch.tensor, lambda found: list(np.array(found))]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_sequence_of_times_and_any_scalar_will_do(form):
+    def answer(curves, target, passes=lambda v, t: v >= t):
+        found, median, reach = statistics_of(lambda c, t: first(c, t, passes))(curves, target)
+        return form(found), np.float64(median), torch.tensor(reach)
+
+    assert lab11.EXERCISES["11.1"].spec(answer) is None
+    wrong = lab11.EXERCISES["11.1"].spec(lambda curves, target: answer(curves, target, lambda v, t: v > t))
+    assert "first crossing is >=, not >" in wrong
+
+
 @pytest.mark.parametrize("mistake", lab11.LEDGER_MISTAKES)
 def test_each_wrong_clock_is_explained(mistake):
     rule, wrong = mistake
@@ -171,11 +187,19 @@ def test_the_expected_time_agrees_with_tries_until_success():
         ("target", 0.5, "outside the band"),
         ("rule", "speedrun", "rule 'speedrun' is not among"),
         ("every", 3, "every 3 is not among"),
+        ("target", "0.91", "target '0.91' is not a number, such as 0.91"),
+        ("target", math.nan, "outside the band"),
+        ("pick", ["best"], "is not among"),
     ],
 )
 def test_a_choice_that_leaves_something_to_win_is_named(field, value, message):
     best = {**lab11.least(RUNS)[1], "runs": RUNS}
-    assert message in lab11.EXERCISES["11.4"].spec({**best, field: value})
+    said, told = lab11.EXERCISES["11.4"].spec({**best, field: value}), lab11.won(RUNS, {**best, field: value})
+    assert message in said
+    # What is printed below the check repeats a refusal; it neither raises nor tells of a gain.
+    refused = "changing the" not in said
+    assert not refused or told == f"nothing is won by a choice that is refused: {said}"
+    assert refused or said.startswith(told)
 
 
 def test_honest_choices_win_nothing_and_the_best_grid_choice_is_the_least():

@@ -1,9 +1,11 @@
 """Lab 12's exercises: every solution passes, every planted slip is told apart, every honest entry defended."""
 
+import io
 import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from labkit.paths import notebooks
@@ -83,6 +85,8 @@ def reader(
         (reader(at_start=True), "other text before :::MLLOG"),
         (reader(in_order=True), "not in the order of time"),
         (reader(starts=min), "the last one counts"),
+        (reader(starts=lambda begun: begun[0]), "the last one counts"),
+        (reader(starts=lambda begun: begun[-1]), "the largest time_ms, not the last line"),
         (reader(good=lambda status: status != "abort"), "whose status is 'aborted' missed"),
         (reader(good=lambda status: status != "aborted"), "'abort' is a miss too"),
         (reader(miss=None), "a log without run_stop was cut off"),
@@ -148,6 +152,32 @@ def test_slips_of_a_table_reader_are_told_apart(answer, message):
     assert message in lab12.EXERCISES["12.3"].spec(answer)
 
 
+def naive(text, metric, threshold):
+    names, *rows = [line.split("\t") for line in text.split("\n")]
+    hits = [row for row in rows if float(row[names.index(metric)]) >= threshold]
+    return float(hits[0][names.index("hours")]) * 3600
+
+
+def test_an_exception_of_a_table_reader_comes_with_its_line_and_the_table(capsys):
+    assert check("12.3", naive) is False
+    said = capsys.readouterr().out
+    assert "IndexError" in said and "leaves an empty row" in said and "at: hits = [row for row" in said
+    assert "for 'epoch\\thours" in said
+
+
+def test_a_reader_that_uses_pandas_passes():
+    def answer(text, metric, threshold):
+        table = pd.read_csv(io.StringIO(text.lstrip("\ufeff")), sep="\t").rename(columns=str.strip)
+        hits = table[table[metric] >= threshold]
+        return hits["hours"].iloc[0] * 3600 if len(hits) else math.inf
+
+    assert lab12.EXERCISES["12.3"].spec(answer) is None
+
+
+def test_a_reader_of_tables_that_is_not_filled_in_is_no_wrong_answer():
+    assert check("12.3", lambda text, metric, threshold: ... + 1) is None
+
+
 def test_labkits_own_readers_judge_the_six_entries_as_the_referee_must(tmp_path):
     about = {"version": "v1.0", "model": "m", "hardware": "h", "framework": "f", "timestamp": "2019-01-01", "misc": {}}
     for entry, text in CASES.items():
@@ -189,6 +219,12 @@ def test_an_honest_entry_answers_to_every_line_that_is_held_against_it(entry):
         ({**RIGHT, "E": ("refuse", 10)}, "When did its training begin"),
         ({**RIGHT, "B": ("re-score", 7, 5000.4)}, "93.00 only when rounded"),
         ({**RIGHT, "B": ("re-score", 7, 1.0)}, "which row is the first"),
+        ({**RIGHT, "B": ("re-score", 9, 5834.16)}, "line 9 does not show it"),
+        ({**RIGHT, "B": ("re-score", 8, 5832.0)}, "5832 s is not the score: the row is right, the rounding is too"),
+        ({**RIGHT, "B": ("re-score", 8, 1.62)}, "the column is in hours"),
+        ({**RIGHT, "B": ("re-score", 8, 97.24)}, "those are minutes"),
+        ({**RIGHT, "B": ("re-score", 8, 6667.6)}, "that is the last row"),
+        ({**RIGHT, "E": ("refuse", 2)}, "When did its training begin"),
         ({**RIGHT, "B": ("re-score", 7)}, "give {entry:"),
         ({**RIGHT, "B": "guilty"}, "give {entry:"),
         ({**RIGHT, "G": ("refuse", 1)}, "there is no entry 'G'"),
@@ -202,7 +238,17 @@ def test_a_referee_who_errs_is_told_how(answer, message):
 
 def test_entries_that_are_accepted_by_name_are_left_alone_and_the_case_file_shows_every_line():
     assert lab12.EXERCISES["12.4"].spec({**dict.fromkeys("ACDF", "accept"), **RIGHT}) is None
-    assert lab12.EXERCISES["12.4"].spec({**RIGHT, "E": ("refuse", 3)}) is None
     shown = lab12.case_file()
     assert shown.count("\n") + 1 == len(CASES) + sum(len(text.splitlines()) for text in CASES.values())
-    assert "0.3106    1    45.120    70.415\\r" in shown
+    assert " 2| 0.3106    1    45.120    70.415\\r" in shown
+
+
+@pytest.mark.parametrize("seconds", [5834.16, 5834.2, 5834, 5833.8])
+@pytest.mark.parametrize("line, start", [(6, 3), (7, 4), (8, 5), (8, 6)])
+def test_a_referee_may_round_and_name_any_line_that_shows_it(seconds, line, start):
+    assert lab12.EXERCISES["12.4"].spec({"B": ("re-score", line, seconds), "E": ("refuse", start)}) is None
+
+
+def test_no_other_row_is_near_enough_to_pass_for_the_right_one():
+    hours = [float(row.split("\t")[1]) for row in CASES["B"].splitlines()[1:]]
+    assert sum(abs(3600 * one - GUILTY["B"]["seconds"]) <= 100 * lab12.NEAR for one in hours) == 1

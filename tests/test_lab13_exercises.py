@@ -3,7 +3,10 @@
 import itertools
 import math
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from labkit.paths import notebooks
 from labkit.simulate import cost
@@ -68,12 +71,35 @@ RING_MISTAKES = {
     "of the whole step": share_of(lambda r, c, o: max(0.0, r - o * c) / c),
     "cannot be negative": share_of(lambda r, c, o: (r - o * c) / (c + r - o * c)),
     "fraction of the computing": share_of(lambda r, c, o: (1 - o) * r / (c + (1 - o) * r)),
+    "in percent": share_of(lambda r, c, o: 100 * share(c, r, o)),
+    "give a number": share_of(lambda r, c, o: "half"),
+    "return two numbers": lambda *given: {"ring": 1.0, "share": 0.5},
 }
 
 
 @pytest.mark.parametrize("words", RING_MISTAKES)
 def test_a_wrong_ring_is_told_why(words):
     assert words in lab13.ring_and_share(RING_MISTAKES[words])
+
+
+def rounded(answer, digits):
+    """The answers of a function, each number to so many significant digits."""
+
+    def short(part):
+        return float(f"{part:.{digits}g}") if isinstance(part, float) else part
+
+    def make(*given):
+        found = answer(*given)
+        return tuple(map(short, found)) if isinstance(found, tuple) else short(found)
+
+    return make
+
+
+@pytest.mark.parametrize("shape", [list, np.array, pd.Series, torch.tensor])
+def test_a_ring_may_come_in_any_shape_and_rounded(shape):
+    right = solved("13.1", "def answer(workers, size, alpha, beta, compute, overlap):")
+    assert lab13.ring_and_share(lambda *given: shape(list(rounded(right, 4)(*given)))) is None
+    assert "nearly: it is 0.0353219" in lab13.ring_and_share(rounded(right, 2))
 
 
 def layer_with(**changes):
@@ -94,6 +120,13 @@ LAYER_MISTAKES = {
     "turn it over": layer_with(intensity=lambda r, b: r["bytes"] / r["FLOPs"]),
     "cannot feed": layer_with(attainable=lambda r, b: 100e9),
     "faster than the peak": layer_with(attainable=lambda r, b: 20e9 * r["intensity"]),
+    "inputs and outputs count too": layer_with(intensity=lambda r, b: b / 2),
+    "GFLOP/s; give FLOP/s": layer_with(attainable=lambda r, b: r["attainable"] / 1e9),
+    "(and give FLOP/s, not": layer_with(attainable=lambda r, b: 100),
+    "with the bytes of the inputs": layer_with(attainable=lambda r, b: min(100e9, 20e9 * b / 2)),
+    "faster than the peak (and": layer_with(attainable=lambda r, b: r["attainable"] if b == 1 else 20 * r["intensity"]),
+    "look again at how bytes": layer_with(bytes=lambda r, b: 12345),
+    "nearly: it is 0.497087": layer_with(intensity=lambda r, b: 0.49 if b == 1 else r["intensity"]),
     "64 is missing": {1: lab13.layer_numbers(1)},
     "give a number": layer_with(bytes=lambda r, b: "a few"),
 }
@@ -106,6 +139,13 @@ def test_a_wrong_number_of_the_layer_is_told_why(words):
 
 def test_the_layer_is_below_one_roof_at_batch_1_and_below_the_other_at_64():
     assert lab13.layer_numbers(1)["attainable"] < 100e9 == lab13.layer_numbers(64)["attainable"]
+
+
+def test_numbers_of_the_layer_may_be_rounded_and_weights_alone_are_not_near_enough():
+    short = {b: {part: float(f"{v:.4g}") for part, v in lab13.layer_numbers(b).items()} for b in (1, 64)}
+    assert lab13.layer_on_the_roofline(short) is None
+    weights = layer_with(bytes=lambda r, b: 4 * 256 * 512, intensity=lambda r, b: b / 2)
+    assert lab13.layer_on_the_roofline(weights).startswith("bytes at batch 1: 524288; the inputs and outputs move")
 
 
 def without(*gone):
@@ -135,7 +175,45 @@ TRACE_MISTAKES = {
     ),
     "number by number": lambda events: lab13.share_outside(events, (*lab13.MATRIX, "add_", "mul_", "addcmul_")),
     "return a number": lambda events: "most of it",
+    "in percent": lambda events: 100 * lab13.share_outside(events),
+    "nearly: it is 0.423077": lambda events: round(lab13.share_outside(events), 2),
 }
+
+
+def named(*parts, key="self_us"):
+    """A first try of many: what has one of these parts in its name is matrix work, by `key` (None: by count)."""
+
+    def answer(events):
+        weight = [e[key] if key else 1 for e in events]
+        chosen = [w for e, w in zip(events, weight) if any(part in e["name"].lower() for part in parts)]
+        return 1 - sum(chosen) / sum(weight)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (named("mm", "conv", key="total_us"), "add up self_us"),
+        (named("mm", "conv", "linear", key="total_us"), "add up self_us"),
+        (named("mm", "conv", key=None), "share of the events"),
+        (named("mm", "conv", "linear", key=None), "share of the events"),
+        (named("mm", "conv"), "only call the kernels"),
+        (lambda events: 100 * named("mm", "conv")(events), "in percent"),
+    ],
+)
+def test_a_first_try_by_parts_of_names_is_told_why(answer, words):
+    assert words in lab13.outside_matrix_work(answer)
+
+
+@pytest.mark.parametrize("more", [("conv2d",), ("convolution",), ("conv2d", "linear"), ("lstm",)])
+def test_some_of_the_calls_that_lead_to_a_kernel_may_be_counted(more):
+    assert lab13.outside_matrix_work(lambda events: lab13.share_outside(events, (*lab13.MATRIX, *more))) is None
+
+
+@pytest.mark.parametrize("shape", [float, np.float32, np.array, torch.tensor])
+def test_a_share_may_be_rounded_to_three_decimals(shape):
+    assert lab13.outside_matrix_work(lambda events: shape(round(lab13.share_outside(events), 3))) is None
 
 
 @pytest.mark.parametrize("words", TRACE_MISTAKES)
@@ -179,6 +257,11 @@ FACTORIAL_MISTAKES = {
     "percentages do not": replaced(0, lambda t, r: 1 + sum(up(t, x) - 1 for x in "ABC")),
     "product of the single ones": replaced(1, lambda t, r: r[0]),
     "seconds saved": replaced(1, lambda t, r: t[""] - t["ABC"]),
+    "you multiply times": replaced(0, lambda t, r: t["A"] * t["B"] * t["C"]),
+    "give a number": replaced(1, lambda t, r: "two"),
+    "it is 2.40669": replaced(1, lambda t, r: 2.2),
+    "nearly: it is 2.40669": replaced(1, lambda t, r: 2.42),
+    "compare abs(log f)": chosen_by(lambda t, x: abs(lab13.interaction(t, x) - 1)),
     "must be one of": replaced(2, lambda t, r: "A"),
     "take the three pairs out": chosen_by(lambda t, x: abs(math.log(lab13.interaction(t, x, joint_only=True)))),
     "absolute logarithms": chosen_by(lab13.interaction),
@@ -201,6 +284,12 @@ def test_a_wrong_interaction_is_told_why(words):
     assert words in lab13.find_the_interaction(FACTORIAL_MISTAKES[words])
 
 
+def test_the_smallest_factor_is_not_the_largest_interaction():
+    # it picks what seconds saved pick, so one message has to serve both
+    said = lab13.find_the_interaction(chosen_by(lambda t, x: -lab13.interaction(t, x)))
+    assert "smallest factor, one above 1 counts as much" in said
+
+
 def test_what_was_planted_is_what_is_found():
     effects = {"A": 2.0, "B": 1.5, "C": 0.9, "AB": 0.6, "AC": 1.2, "BC": 1.1, "ABC": 1.3}
     times = lab13.planted(10.0, {x: effects[x] for x in "ABC"}, {x: effects[x] for x in lab13.TERMS})
@@ -208,6 +297,21 @@ def test_what_was_planted_is_what_is_found():
     for term in lab13.TERMS:
         assert lab13.interaction(times, term) == pytest.approx(effects[term])
     assert times[""] / times["ABC"] == pytest.approx(math.prod(effects.values()))
+
+
+@pytest.mark.parametrize("shape", [tuple, list])
+def test_an_interaction_may_be_rounded_and_its_letters_turned(shape):
+    assert lab13.find_the_interaction(lambda t: shape(rounded(right, 4)(t))) is None
+    assert lab13.find_the_interaction(lambda t: (*right(t)[:2], right(t)[2][::-1], right(t)[3])) is None
+
+
+def test_no_message_calls_a_number_wrong_and_gives_the_same_number():
+    for spec, answer in (
+        (lab13.outside_matrix_work, lambda e: lab13.share_outside(e) * 1.004),
+        (lab13.find_the_interaction, replaced(1, lambda t, r: r[1] * 1.0025)),
+    ):
+        numbers = spec(answer).replace(";", " ").replace(":", " ").split()
+        assert len({n for n in numbers if n[0].isdigit() and n[-1].isdigit()}) == 2
 
 
 def test_every_case_has_one_largest_term_and_they_are_not_all_the_same():

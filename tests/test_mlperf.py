@@ -1,5 +1,6 @@
 """Folders of MLPerf logs become runs, systems and scores; then the public logs, against two other readers."""
 
+import gzip
 import json
 import math
 import os
@@ -103,6 +104,53 @@ def test_a_log_that_is_not_there_counts_as_a_miss(ship):
     assert row["score_seconds"] == pytest.approx(120)  # the slowest of five is the one that is missing
 
 
+def test_a_copy_of_a_log_under_another_name_changes_no_score(ship):
+    folder = ship([100, 130, 150, 110, 120])
+    before = only_system(mlperf.read(folder))
+    source = next(folder.rglob("result_1.txt"))
+    source.with_name("result_1.log").write_bytes(source.read_bytes())
+    results = mlperf.read(folder)
+    after = only_system(results)
+    assert after == before and after["score_seconds"] == pytest.approx(120)
+    assert [(Path(path).name, reason.split(":")[0]) for path, reason in results.refused] == [
+        ("result_1.log", "the same run as result_1.txt")
+    ]
+
+
+def test_a_success_far_below_its_neighbours_is_not_believed(ship):
+    folder = ship([100, 130, 150, 110, 120], format="v0.7")
+    odd = next(folder.rglob("result_2.txt"))
+    odd.write_text(log("v0.7", (0.1,), 60))
+    results = mlperf.read(folder)
+    assert "says success at 0.1" in results.refused[0][1] and "miss" not in only_system(results)["status"]
+
+
+def test_a_benchmark_whose_count_is_not_known_says_so(ship):
+    assert "runs-not-checked" in only_system(mlperf.read(ship([100, 130, 150], benchmark="rnnt")))["flags"]
+
+
+def test_links_to_folders_are_followed_once_and_packed_logs_are_read(ship, tmp_path):
+    folder = ship([100, 130, 150, 110, 120])
+    real = next(folder.rglob("result_0.txt")).parent
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "in").symlink_to(real, target_is_directory=True)
+    (real / "loop").symlink_to(real, target_is_directory=True)
+    for path in list(real.glob("result_*.txt")):
+        path.with_suffix(".txt.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert only_system(mlperf.read(linked))["score_seconds"] == pytest.approx(120)
+
+
+def test_a_file_without_a_tagged_line_is_no_log(tmp_path):
+    other = tmp_path / "README.md"
+    other.write_text("no log")
+    with pytest.raises(RequestError, match="is no MLPerf result log"):
+        mlperf.read(other)
+    with pytest.raises(RequestError, match="no such file"):
+        mlperf.read("")
+
+
 def test_two_missing_logs_leave_no_score(ship):
     row = only_system(mlperf.read(ship([100, 130, 110])))
     assert math.isnan(row["score_seconds"]) and "2 of 5 logs are missing" in row["status"]
@@ -112,7 +160,9 @@ def test_the_same_run_cannot_be_shipped_twice(ship):
     best = log("v0.7", (0.3, 0.76), 50, since=START)
     results = mlperf.read(ship([best, best, best + "done\n", 300, 310]))
     row = only_system(results)
-    assert (row["runs"], row["parsed"]) == (5, 3) and math.isnan(row["score_seconds"])
+    # A copy is no run: three are left of the five that the round asks for, so two are missing.
+    assert (row["runs"], row["parsed"]) == (3, 3) and math.isnan(row["score_seconds"])
+    assert "2 of 5 logs are missing" in row["status"]
     assert [Path(path).name for path, _ in results.refused] == ["result_1.txt", "result_2.txt"]
     assert all("same run as result_0.txt" in reason for _, reason in results.refused)
 
@@ -279,7 +329,10 @@ def test_every_public_log_is_read_as_another_reader_reads_it(public):
     assert (len(public.logs), len(public.systems), public.refused) == (410, 35, [])
     for found in public.logs:
         other = slow(Path(found["path"]))
-        assert repr([found[key] for key in SHOWN]) == repr([other[key] for key in SHOWN]), found["path"]
+        seconds, expected = found["tta_seconds"], other["tta_seconds"]
+        assert seconds == pytest.approx(expected, abs=1e-6, nan_ok=True), found["path"]
+        rest = [key for key in SHOWN if key != "tta_seconds"]
+        assert repr([found[key] for key in rest]) == repr([other[key] for key in rest]), found["path"]
 
 
 def test_public_scores_are_those_of_the_rule_by_hand(public):

@@ -8,7 +8,8 @@ from torch import nn
 
 from labkit import models
 from labkit.errors import RequestError
-from labkit.operators import roofline, trace
+from labkit.operators import roofline
+from labs import trace
 
 
 def step_of(model, images, mark=True):

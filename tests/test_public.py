@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import profiles
+from labkit import claims, profiles
 from labkit.experiment import train
 from labkit.teach import viz
 from labkit.tta import clock, statistics
@@ -49,7 +49,7 @@ def test_every_figure_fits_and_says_numbers(name):
 
 
 @pytest.mark.parametrize("task", public.TASKS)
-@pytest.mark.parametrize("moved", [-4.0, 0.0, 1.0])
+@pytest.mark.parametrize("moved", [-4.0, -0.5, 0.0, 0.5, 1.0])
 def test_the_leader_board_at_a_threshold_is_the_sorted_column(task, moved):
     fig, alt, data = public_figures.leaderboard_figure(GRID, public.entries(), task, moved)
     viz.render(fig)
@@ -58,6 +58,24 @@ def test_the_leader_board_at_a_threshold_is_the_sorted_column(task, moved):
         known = public.entries().set_index("entry")["tta_seconds"]
         assert np.allclose(data["seconds"], known[data["entry"]])
         assert (data["official rank"] == data["seconds"].rank(method="min")).all()
+
+
+@pytest.mark.parametrize(
+    "task, moved, title",
+    [
+        ("ImageNet", -4.0, "ImageNet at 90, the nearest in the table to 89 (official 93)"),
+        ("ImageNet", -3.0, "ImageNet at 90 (official 93)"),
+        ("SQuAD", 0.5, "SQuAD at 0.75, the nearest in the table to 0.755 (official 0.75)"),
+    ],
+)
+def test_a_threshold_that_the_table_does_not_hold_is_said_to_be_another(task, moved, title):
+    fig, alt, _ = public_figures.leaderboard_figure(GRID, public.entries(), task, moved)
+    assert fig.axes[0].get_title() == title and alt.startswith(title.partition(" (")[0].replace(" at", " at threshold"))
+
+
+def test_a_threshold_that_nobody_reaches_says_so_in_the_picture():
+    fig, alt, data = public_figures.leaderboard_figure(GRID, public.entries(), "ImageNet", 1.0)
+    assert data.empty and "no entry reaches it" in [text.get_text() for text in fig.axes[0].texts]
 
 
 def test_every_source_and_licence_is_said():
@@ -74,6 +92,13 @@ def test_progress_takes_the_fastest_so_far_and_the_fastest_seed():
     table = pd.DataFrame(rows, columns=["entry", "date", "tta_seconds"]).assign(task="T")
     found = public.progress(table.assign(date=pd.to_datetime(table["date"])))
     assert found["entry"].tolist() == ["b", "d"] and found["speed-up"].tolist() == [1.0, 10.0]
+
+
+def test_the_name_of_the_bound_stands_outside_the_axes_where_no_interval_crosses_it():
+    fig = public_figures.variation_figure(public.variations(public.runs()), public.spreads([]))[0]
+    viz.render(fig)
+    ax = fig.axes[0]
+    assert "our bound" in ax.texts[0].get_text() and ax.texts[0].get_window_extent().x0 > ax.get_window_extent().x1
 
 
 def test_variation_leaves_misses_out_and_says_how_much_is_the_evaluation():
@@ -123,6 +148,13 @@ def test_the_ladder_splits_a_speed_up_into_throughput_and_epochs():
         assert found.loc[32, name] == found.loc[32, f"{name} low"] == 1.0
 
 
+def test_the_ladder_splits_as_claim_d14_does():
+    said = claims.board([], "12").set_index("claim").loc["D14", "evidence"]
+    last = public.ladder(public.runs(), 100, 0).iloc[-1]
+    assert f"{last['tta']:.1f} times faster = throughput {last['throughput']:.1f}" in said
+    assert f"epochs {last['epochs ratio']:.2f} " in said
+
+
 def test_the_ladder_of_the_logs_is_the_product_of_its_parts():
     found = public.ladder(public.runs(), 100, 0)
     assert found["cores"].tolist() == [32, 128, 256, 512, 2048]
@@ -150,8 +182,15 @@ def test_one_number_of_many_by_each_way():
 
 
 def test_own_runs_are_read_under_a_rule_that_judges_sets_too(tiny):
+    for target, words in ((0.93, "mean to the end 2.1"), (0.96, "target not proved no number")):
+        runs = times.simulated(4, target=target)
+        fig, alt, data = public_clocks.picks_figure(runs, "speedrun", "own", viz.YOURS)
+        assert fig.axes[0].lines[0].get_color() == viz.YOURS and len(fig.axes[0].lines[0].get_xdata()) == 4
+        scored = clock.score(runs, "speedrun")
+        assert data["seconds"].tolist() == [scored.seconds] and words in alt and scored.reason in alt
+    one = public_clocks.picks_figure(runs[:1], "speedrun", "own")[1]
+    assert "not answerable, a mean cannot be proved with one run" in one
     runs = times.simulated(4)
-    assert "judges a whole set" in public_clocks.picks_figure(runs, "speedrun", "own")[1]
     assert public_clocks.picks_figure(runs, "wall", "own")[2]["seconds"].iloc[0] < math.inf
 
 

@@ -182,11 +182,30 @@ def test_labels_stand_clear_of_lines():
     right = times_figures.literature_figure(groups)[0].axes[1]
     bound = next(line.get_xdata()[0] for line in right.lines if line.get_linestyle() == "--")
     assert all(text.get_position()[0] > bound for text in right.texts)
-    ax = times_figures.target_figure(groups)[0].axes[0]
-    end = max(x for line in ax.lines for x in line.get_xdata())
-    assert len(ax.texts) == 2 and all(text.xy[0] == end for text in ax.texts)
-    low, high = sorted(text.xy[1] for text in ax.texts)
-    assert high - low > 0.08 * ax.get_ylim()[1]
+    steep, flat = run_of([0.0, 0.9] + [0.91] * 8 + [0.93]), run_of([0.0, 0.9, 0.905])  # one median ends early
+    ax = times_figures.target_figure([("yours", [flat], viz.YOURS), ("recorded", [steep], viz.RECORDED)])[0].axes[0]
+    drawn = {line.get_color(): line.get_xydata()[~np.isnan(line.get_ydata())][-1] for line in ax.lines[:2]}
+    assert drawn[viz.YOURS][0] < drawn[viz.RECORDED][0]
+    low, high = (next(text for text in ax.texts if text.get_text().startswith(name)) for name in ("yours", "recorded"))
+    for text, colour in ((low, viz.YOURS), (high, viz.RECORDED)):  # each at the end of its own line
+        x, y = getattr(text, "xy", text.get_position())
+        assert x == drawn[colour][0] and 0 <= y - drawn[colour][1] < 0.15 * ax.get_ylim()[1]
+    assert low.get_text() == "yours, then a miss" and high.get_text() == "recorded"
+
+
+def test_a_median_that_is_not_reached_is_named_in_the_picture():
+    runs = [run_of([0.0, 0.95]), run_of([0.0, 0.5]), run_of([0.0, 0.5])]
+    texts = [text.get_text() for text in times.reading_figure(runs, 0.9, 10, "wall", "yours")[0].axes[0].texts]
+    assert texts == ["median not reached"]
+    reached = [text.get_text() for text in times.reading_figure(runs[:1], 0.9, 10, "wall", "yours")[0].axes[0].texts]
+    assert reached == ["median 2.2 s"]
+
+
+def test_labels_of_lines_that_end_alike_are_not_on_each_other():
+    for groups in (GROUPS["own and recorded"], [group("yours", 5, target=0.9), group("recorded", 5, target=0.9)]):
+        ax = times_figures.target_figure(groups)[0].axes[0]
+        low, high = sorted(getattr(text, "xy", text.get_position())[1] for text in ax.texts)
+        assert high - low > 0.07 * ax.get_ylim()[1]
 
 
 def test_a_single_run_is_singular():

@@ -55,11 +55,23 @@ def test_runs_that_all_miss_make_a_card_and_no_number(runs):
 
 
 def test_equal_runs_at_twice_the_batch_and_three_times_the_pace_split_exactly(runs):
-    table, words = times_card.split(batched(runs, 32), batched(runs, 64, faster=3.0))
+    table, words = times_card.split(batched(runs, 32), batched(runs, 64, faster=3.0), 0.93)
     # The same steps at twice the batch are twice the epochs; at three times the pace that is six times the throughput.
     assert np.isclose(table["epochs"][1] / table["epochs"][0], 2)
     assert np.isclose(table["epochs per s"][1] / table["epochs per s"][0], 6)
-    assert words == "2 x the batch: 6.00 x the throughput, 2.00 x the epochs, so 3.00 x in time to accuracy."
+    assert words == "To 0.93, 2 x the batch: 6.00 x the throughput, 2.00 x the epochs, so 3.00 x in time to accuracy."
+
+
+def test_a_speed_up_is_read_at_the_target_that_is_asked_for_on_both_sides(runs):
+    hard = at_target(runs, 0.945)
+    small, large = batched(hard, 32), batched(hard, 64)
+    table, words = times_card.split(small, large, 0.92)
+    assert table["reach 0.92"].tolist() == ["24 of 24"] * 2 and words.startswith("To 0.92, 2 x the batch: ")
+    reached = sum(map(math.isfinite, times.steps_to_target(hard)))
+    assert table["reach 0.945"].tolist() == [f"{reached} of 24"] * 2 and 0 < reached < 24
+    for runs_of, seconds in zip((small, large), table["median s (algoperf)"], strict=True):
+        assert seconds == np.median(times.seconds_to_target(runs_of, "algoperf", 0.92))
+    assert "no speed-up to split" in times_card.split(small, large, 0.96)[1]
 
 
 def test_the_larger_batch_keeps_epochs_and_samples_between_evaluations(tiny):

@@ -11,7 +11,8 @@ import torch
 
 from labkit import paths, profiles
 from labkit.errors import RequestError
-from labkit.operators import roofline, trace
+from labkit.operators import roofline
+from labs import trace
 from labkit.runs import Header, Row, Run
 from labkit.simulate import cost
 from labkit.teach import viz
@@ -112,6 +113,17 @@ def test_recorded_timings_are_those_of_the_last_run_round_by_round():
     assert table["round"].tolist() == [0, 0, 1, 1] and table["name"].tolist() == [1, 4, 1, 4]
     named = utilisation.recorded_timings([evidence("variants", [("float16", 3.0, 0)])], "variants")
     assert named["name"].tolist() == ["float16"] and utilisation.recorded_timings([new], "variants") is None
+
+
+def test_recorded_numbers_of_another_batch_or_model_are_not_drawn_beside_yours():
+    about = {"model": "resnet8", "batch": 64, "pool": 2}
+    steps = [evidence("step", [("of_peak", 0.5, 0)], **about), evidence("step", [("of_peak", 0.9, 0)], model="other")]
+    assert utilisation.recorded_peaks(steps, batch=64, pool=2)["resnet8"]["of_peak"].tolist() == [0.5]
+    assert utilisation.recorded_peaks(steps, batch=16, pool=2) == {}
+    times = [evidence("variants", [("float32", 1.0, 0)], **about)]
+    assert utilisation.recorded_timings(times, "variants", **about) is not None
+    for other in ({"batch": 16}, {"pool": 1}, {"model": "resnet20"}):
+        assert utilisation.recorded_timings(times, "variants", **{**about, **other}) is None
 
 
 @pytest.mark.parametrize(
@@ -255,6 +267,9 @@ def test_the_other_figures_say_their_numbers():
         columns=["name", "speed-up", "low", "high", "seconds"],
     )
     fig, alt, data = utilisation_scaling.speed_ups_figure([("yours", table, viz.YOURS)], {"torch.compile": "none"}, "t")
+    slow = table.assign(**{"speed-up": [1.0, 0.05], "low": [1.0, 0.04], "high": [1.0, 0.2]})
+    ax = utilisation_scaling.speed_ups_figure([("yours", slow, viz.YOURS)], {}, "t")[0].axes[0]
+    assert all(float(label.get_text()) == at for label, at in zip(ax.get_xticklabels(), ax.get_xticks(), strict=True))
     assert "float16 x 0.50 [0.40, 0.60]" in alt and "torch.compile: none" in alt and viz.render(fig)
 
     rounds = pd.DataFrame({"of_peak": [0.2, 0.3, 0.4]})

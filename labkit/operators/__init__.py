@@ -1,1 +1,1 @@
-"""What one operator, and one training step, costs on this device: its roofline and where the time goes."""
+"""What one operator costs on this device."""

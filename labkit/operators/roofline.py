@@ -3,8 +3,7 @@
 Source: Williams, Waterman and Patterson (2009). attainable = min(peak, bandwidth x intensity). Both roofs are measured
 here, by a matrix product and by a copy, with torch and the thread cap that is set. When not to use it: as a forecast.
 It bounds one large operation; many small ones are limited by the cost of starting each, and data that stays in a cache
-moves faster than the slanted roof says.
-"""
+moves faster than the slanted roof says."""
 
 from dataclasses import dataclass
 
@@ -37,9 +36,8 @@ class Roofline:
         return min(self.peak, self.bandwidth * intensity)
 
 
-def measure(
-    dtype: str = "float32", device: str = "cpu", side: int = 1024, mib: int = 256, repeats: int = 5
-) -> Roofline:
+def measure(dtype: str = "float32", device: str = "cpu", side: int = 1024, mib: int = 256,
+            repeats: int = 5) -> Roofline:
     """Measure both roofs.
 
     Args:
@@ -49,8 +47,7 @@ def measure(
 
     Raises:
         RequestError: unknown dtype, or a size below 1.
-        WorkError: this device does not multiply matrices of that dtype.
-    """
+        WorkError: this device does not multiply matrices of that dtype."""
     choose("dtype", dtype, DTYPES)
     for name, value in (("side", side), ("mib", mib), ("repeats", repeats)):
         if value < 1:
@@ -67,8 +64,7 @@ def multiply(dtype: str, device: str, side: int) -> float:
     """FLOP/s of a square matrix product, 2 side^3 operations, in any dtype on any device.
 
     Raises:
-        WorkError: this device does not multiply matrices of that dtype.
-    """
+        WorkError: this device does not multiply matrices of that dtype."""
     import torch
 
     numbers = torch.Generator().manual_seed(0)

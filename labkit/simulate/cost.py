@@ -1,8 +1,7 @@
 """What communication costs data-parallel training: the alpha-beta model of a ring all-reduce. numpy only.
 
 Sending a message of n bytes takes alpha + n beta seconds. When not to use it: to forecast a cluster without
-calibrating it on that cluster. It knows no congestion, no stragglers, no hierarchy of links and no tuned algorithm.
-"""
+calibrating it on that cluster. It knows no congestion, no stragglers, no hierarchy of links and no tuned algorithm."""
 
 import numpy as np
 
@@ -18,8 +17,7 @@ def ring_seconds(workers, size: float, alpha: float, beta: float):
         workers: P, 1 or more; a number or an array. alpha: seconds a message. beta: seconds a byte.
 
     Raises:
-        RequestError: fewer than one worker, or a negative cost.
-    """
+        RequestError: fewer than one worker, or a negative cost."""
     workers = np.asarray(workers, float)
     if np.any(workers < 1) or min(size, alpha, beta) < 0:
         raise RequestError("a ring needs one worker or more, and size, alpha and beta of 0 or more")
@@ -33,8 +31,7 @@ def step_seconds(compute, communication, overlap: float = 0.0):
         overlap: fraction of the computing during which gradients can already be sent, 0 to 1.
 
     Raises:
-        RequestError: `overlap` is not between 0 and 1.
-    """
+        RequestError: `overlap` is not between 0 and 1."""
     if not 0 <= overlap <= 1:
         raise RequestError(f"overlap {overlap} is out of range; it must lie between 0 and 1")
     exposed = np.maximum(0.0, np.asarray(communication, float) - overlap * np.asarray(compute, float))
@@ -52,8 +49,7 @@ def calibrate(samples, steps, workers, seconds, size: float, alpha: float) -> tu
         samples, steps, workers, seconds: of each run, two runs or more with different numbers of workers.
 
     Raises:
-        RequestError: fewer than two different numbers of workers.
-    """
+        RequestError: fewer than two different numbers of workers."""
     from scipy.optimize import nnls
 
     samples, steps, workers, seconds = (np.asarray(x, float) for x in (samples, steps, workers, seconds))

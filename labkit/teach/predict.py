@@ -54,7 +54,8 @@ class Prediction:
         """Show nothing when a cell ends with the prediction: the cell has shown it already."""
 
 
-def predict(question_id: str, question: str, options, answer=None, lab=None) -> Prediction:
+def predict(question_id: str, question: str, options, answer=None, lab=None, *, low=-math.inf,
+            high=math.inf) -> Prediction:
     """Ask for a prediction. The reader's cell holds `answer = None`; filling it in answers the question.
 
     Args:
@@ -62,18 +63,19 @@ def predict(question_id: str, question: str, options, answer=None, lab=None) -> 
         question: one sentence.
         options: the allowed answers, or, for a number, its unit as a text (`""` for a plain number).
         answer: None (or `...`) while not answered: that prints "not answered yet" and raises nothing. So does an
-            answer that is none of the options, or no finite number: a slip of the pen must not stop the notebook.
+            answer that is none of the options, no finite number, or outside `low` to `high`: a slip of the pen must not
+            stop the notebook.
         lab: if given, `lab.keep(question_id, answer)` puts the answer in the record."""
     unit = options if isinstance(options, str) else ""
     allowed = () if isinstance(options, str) else tuple(str(option) for option in options)
     given, problem = None, ""
     if answer is not None and answer is not ...:
         try:
-            given = _valid(question_id, answer, allowed)
+            given = _valid(question_id, answer, allowed, low, high)
         except RequestError as error:
             problem = f"{error}; "
     prediction = Prediction(question_id, question, allowed, unit, given)
-    form = "one of: " + ", ".join(allowed) if allowed else f"a number{f' ({unit})' if unit else ''}"
+    form = "one of: " + ", ".join(allowed) if allowed else f"a number{f' ({unit})' if unit else ''}{_range(low, high)}"
     if given is None:
         state = f"{problem}not answered yet: put your answer ({form}) in place of None and run this cell again"
     else:
@@ -84,7 +86,13 @@ def predict(question_id: str, question: str, options, answer=None, lab=None) -> 
     return prediction
 
 
-def _valid(question_id: str, answer, allowed: tuple[str, ...]):
+def _range(low: float, high: float) -> str:
+    if math.isfinite(high):
+        return f" from {low:g} to {high:g}"
+    return f" of {low:g} or more" if math.isfinite(low) else ""
+
+
+def _valid(question_id: str, answer, allowed: tuple[str, ...], low: float, high: float):
     if allowed:
         folded = {option.strip().casefold(): option for option in allowed}
         option = folded.get(str(answer).strip().casefold())
@@ -97,4 +105,6 @@ def _valid(question_id: str, answer, allowed: tuple[str, ...]):
         number = math.nan
     if not math.isfinite(number):
         raise RequestError(f"{question_id}: answer {answer!r} is not a finite number")
+    if not low <= number <= high:
+        raise RequestError(f"{question_id}: answer {answer!r} is not a number{_range(low, high)}")
     return number

@@ -1,6 +1,5 @@
 """The Lightning callback that keeps the clock: spans at the edges of phases, metric rows at each evaluation, a stop at
-the target.
-"""
+the target."""
 
 import math
 import time
@@ -34,12 +33,10 @@ class TimeToAccuracy(pl.Callback):
 
     Training also ends when a metric stops being finite: nothing can be learnt from the steps after that.
     When not to use it: to time single steps; spans are phases, and a synchronisation per step would change what is
-    measured.
-    """
+    measured."""
 
-    def __init__(
-        self, writer: RunWriter | None, samples_per_step: int = 0, stop_at_target: bool = False, progress=None
-    ):
+    def __init__(self, writer: RunWriter | None, samples_per_step: int = 0, stop_at_target: bool = False,
+                 progress=None):
         self.writer, self.samples_per_step = writer, samples_per_step
         self.stop_at_target, self.progress = stop_at_target, progress
         self.evaluated_at = -1
@@ -121,9 +118,8 @@ class TimeToAccuracy(pl.Callback):
         # The closing evaluation may look again at a part that training has just evaluated: one row is enough.
         known = {row.name for row in self.writer.run.rows if row.step == step}
         for name in sorted(values.keys() - known):
-            self.writer.metric(
-                name, values[name], step=step, epoch=epoch, samples=step * self.samples_per_step, when=when
-            )
+            self.writer.metric(name, values[name], step=step, epoch=epoch, samples=step * self.samples_per_step,
+                               when=when)
         target = self.writer.header.target
         reached = self.stop_at_target and target is not None and first_crossing(self.writer.run, target) is not None
         return reached or not all(map(math.isfinite, values.values()))

@@ -5,8 +5,7 @@ becomes one number. A log that carries a single clock answers only that rule; an
 guess. First crossing is `>=` on the raw value (for a loss `<=`). A run that misses takes infinitely long.
 
 Sources of the rules: the benchmarks' own rule texts. DAWNBench's entries are silent on compilation; we count it, as
-their answer on model initialisation does.
-"""
+their answer on model initialisation does."""
 
 import math
 from collections.abc import Sequence
@@ -30,8 +29,7 @@ class ClockRule:
         starts_at: the first span of one of these kinds starts the clock (empty: the start of the run).
         per: `run` (each run is judged) or `set` (only the whole set is).
         score: how a set becomes one number, see `score`.
-        says: the rule in words.
-    """
+        says: the rule in words."""
 
     name: str
     counts: frozenset
@@ -45,52 +43,17 @@ class ClockRule:
 RULES = {
     rule.name: rule
     for rule in (
-        ClockRule(
-            "wall",
-            ALL,
-            True,
-            frozenset(),
-            "run",
-            "median",
-            "everything from the first line of the run, as a person at the desk would count",
-        ),
-        ClockRule(
-            "dawnbench",
-            frozenset({"init", "data", "compile", "train"}),
-            False,
-            frozenset(),
-            "run",
-            "best",
-            "no evaluation, no checkpoints; one run, chosen by the submitter",
-        ),
-        ClockRule(
-            "mlperf",
-            frozenset({"data", "train", "evaluate", "checkpoint"}),
-            True,
-            frozenset({"data", "train"}),
-            "run",
-            "drop-extremes",
-            "from the first touch of the data, evaluation on the clock, initialisation and compilation free; "
-            "drop the fastest and the slowest, mean of the rest",
-        ),
-        ClockRule(
-            "speedrun",
-            frozenset({"train"}),
-            False,
-            frozenset({"train"}),
-            "set",
-            "mean-if-proved",
-            "training only; the mean final metric of all runs must meet the target with p < 0.01",
-        ),
-        ClockRule(
-            "algoperf",
-            frozenset({"compile", "train"}),
-            False,
-            frozenset({"compile", "train"}),
-            "run",
-            "median",
-            "update steps and compilation; the median counts a miss as infinite",
-        ),
+        ClockRule("wall", ALL, True, frozenset(), "run", "median",
+                  "everything from the first line of the run, as a person at the desk would count"),
+        ClockRule("dawnbench", frozenset({"init", "data", "compile", "train"}), False, frozenset(), "run", "best",
+                  "no evaluation, no checkpoints; one run, chosen by the submitter"),
+        ClockRule("mlperf", frozenset({"data", "train", "evaluate", "checkpoint"}), True, frozenset({"data", "train"}),
+                  "run", "drop-extremes", "from the first touch of the data, evaluation on the clock, initialisation "
+                  "and compilation free; drop the fastest and the slowest, mean of the rest"),
+        ClockRule("speedrun", frozenset({"train"}), False, frozenset({"train"}), "set", "mean-if-proved",
+                  "training only; the mean final metric of all runs must meet the target with p < 0.01"),
+        ClockRule("algoperf", frozenset({"compile", "train"}), False, frozenset({"compile", "train"}), "run", "median",
+                  "update steps and compilation; the median counts a miss as infinite"),
     )
 }
 
@@ -115,8 +78,7 @@ def first_crossing(run: Run, target: dict) -> Row | None:
     """The first row that meets the target, in the order of the file.
 
     Args:
-        target: `{"metric": name, "value": number, "higher": True or False}`.
-    """
+        target: `{"metric": name, "value": number, "higher": True or False}`."""
     higher = target.get("higher", True)
     for row in run.series(target["metric"]):
         if row.value >= target["value"] if higher else row.value <= target["value"]:
@@ -131,8 +93,7 @@ def clock_rule(name: str) -> ClockRule:
 
 def counted_seconds(run: Run, rule: ClockRule, until: float) -> float:
     """Seconds on the clock of `rule` from its start to `until` (seconds from the start of the run); spans may not
-    overlap. A clock that has not started by then shows 0.
-    """
+    overlap. A clock that has not started by then shows 0."""
     starts = [span.start for span in run.spans if span.kind in rule.starts_at]
     begin = min([*starts, until]) if rule.starts_at else 0.0
     inside = [(span.kind, max(span.start, begin), min(span.end, until)) for span in run.spans]
@@ -185,8 +146,7 @@ def score(runs: Sequence[Run], rule: str = "dawnbench", target: dict | None = No
 
     `best`: the fastest run. `median`: a miss is infinite. `drop-extremes`: of three runs or more, without the fastest
     and the slowest; one miss may be the slowest, two leave no score. `mean-if-proved`: the mean training time, if a
-    one-sided t-test says with p < 0.01 that the mean final metric meets the target.
-    """
+    one-sided t-test says with p < 0.01 that the mean final metric meets the target."""
     from labkit.tta import statistics
 
     chosen = clock_rule(rule)
@@ -212,9 +172,8 @@ def proved_mean(runs: Sequence[Run], rule: ClockRule, target: dict | None, stati
     """The speed-run rule: all runs train to their end; the set is judged on the mean of its final metric."""
     if target is None:
         return Answer(None, "the runs have no target")
-    reasons = [
-        unanswerable(run, rule) or run.header.clock and "a public log does not tell its training" for run in runs
-    ]
+    reasons = [unanswerable(run, rule) or run.header.clock and "a public log does not tell its training"
+               for run in runs]
     if any(reasons):
         return Answer(None, next(filter(None, reasons)))
     if len(runs) < 2:

@@ -1,9 +1,10 @@
 """`labkit tta ...`: public logs as tables, and your own runs in public formats."""
 
 import os
+import re
 from pathlib import Path
 
-from labkit.errors import RequestError
+from labkit.errors import RequestError, WorkError, choose
 
 
 def dawnbench(path: str, csv: str | None, inference_csv: str | None) -> str:
@@ -14,8 +15,9 @@ def dawnbench(path: str, csv: str | None, inference_csv: str | None) -> str:
     found = reader.read(path)
     save((found.train, places[0]), (found.inference, places[1]))
     lines = []
-    for task, rows in found.train.sort_values("tta_seconds").groupby("task", sort=False):
-        lines.append(f"{task}, training ({rows.metric.iloc[0]} >= {rows.threshold.iloc[0]:g})")
+    timed = found.train.sort_values("tta_seconds").groupby(["task", "metric", "threshold"], sort=False, dropna=False)
+    for (task, metric, threshold), rows in timed:
+        lines.append(f"{task}, training ({metric} >= {threshold:g})" if threshold == threshold else f"{task}, training")
         for row in rows.itertuples():
             price = "" if row.cost_usd != row.cost_usd else f"${row.cost_usd:,.2f}"
             lines.append(f"  {row.displayed_time or 'no time':>12}  {price:>10}  {row.entry}")
@@ -25,7 +27,10 @@ def dawnbench(path: str, csv: str | None, inference_csv: str | None) -> str:
             price = "" if row.cost_usd_10000 != row.cost_usd_10000 else f"${row.cost_usd_10000:,.4f}"
             lines.append(f"  {row.latency_ms:>9.4g} ms  {price:>10}  {row.entry}")
     lines.append(f"{len(found.train)} training and {len(found.inference)} inference entries")
-    return "\n".join(lines + left_out(found.refused) + written(places))
+    why = {word: reader.FLAGS[word] for word in ("unknown-task", "not-reached", "unterminated")}
+    untimed = [(f"{row.task}/train/{row.entry}", "; ".join(why[word] for word in row.flags.split(";") if word in why))
+               for row in found.train.itertuples() if not row.displayed_time]
+    return "\n".join(lines + left_out(found.refused + untimed) + written(places))
 
 
 def mlperf(path: str, csv: str | None, runs_csv: str | None) -> str:
@@ -38,16 +43,40 @@ def mlperf(path: str, csv: str | None, runs_csv: str | None) -> str:
     lines = []
     for row in found.systems.itertuples():
         score = f"{row.score_seconds:.2f} s" if row.status == "scored" else row.status
-        lines.append(f"{row.round} {row.benchmark:<11} {row.converged:>3} of {row.runs:>3}  {score:>12}  {row.system}")
-    lines.append(f"{len(found.runs)} logs of {len(found.systems)} systems; the score is run_stop - run_start, by the rule of its round")
+        where = row.system + "  [target below that of its round]" * ("target-below-round" in row.flags)
+        lines.append(f"{row.round} {row.benchmark:<11} {row.converged:>3} of {row.runs:>3}  {score:>12}  {where}")
+    lines.append(f"{len(found.runs)} logs of {len(found.systems)} systems; scores by the rule of each round")
     return "\n".join(lines + left_out(found.refused) + written(places))
 
 
-def export(runs: list[str], to: str, out: str) -> str:
-    """Write your own runs in a public format; one line a file."""
+def export(paths: list[str], to: str, out: str) -> str:
+    """Write the runs of .jsonl and .jsonl.gz files, or of folders with such files, in a public format; one line for
+    each file written, and one, with the reason, for each run that is left out."""
+    from labkit import runs
     from labkit.tta import export as exporter
 
-    return "\n".join(str(path) for path in exporter.export([Path(run) for run in runs], to, Path(out)))
+    choose("format", to, ("dawnbench", "mlperf"))
+    found, fit, skipped = [], [], []
+    for path in map(Path, paths):
+        files = [file for file in [path, *sorted(path.rglob("*"))] if re.search(r"\.jsonl(\.gz)?$", file.name)]
+        if not any(map(Path.is_file, files)):
+            raise RequestError(f"no runs at {path}; name .jsonl or .jsonl.gz files, or folders with such files")
+        for file in filter(Path.is_file, files):
+            try:
+                packed = file.suffix == ".gz"
+                found += runs.read_many(file) if packed else runs.parse(file.read_bytes().splitlines(True), str(file))
+            except (WorkError, OSError) as error:
+                skipped.append(f"left out: {error}")
+    for run in found:
+        try:
+            fit += [run] if exporter.evaluations(run, to) else []
+        except RequestError as error:
+            skipped.append(f"left out: {error}")
+    if not fit:
+        why = dict.fromkeys(re.sub(".* exported: |left out: ", "", text) for text in skipped)
+        raise RequestError(f"no run in these files can be exported ({'; '.join(why) or 'they hold none'}); name others")
+    write = {"dawnbench": exporter.dawnbench, "mlperf": exporter.mlperf}[to]
+    return "\n".join([*map(str, write(fit, Path(out))), *skipped])
 
 
 def left_out(refused: list[tuple]) -> list[str]:
@@ -59,21 +88,35 @@ def written(places: list) -> list[str]:
 
 
 def checked(*names: str | None) -> list[Path | None]:
-    """The files to write, after a look whether they can be: nothing is read in vain."""
-    places = [Path(name) if name is not None else None for name in names]
+    """The files to write (links followed), after a look whether they can be: nothing is read in vain."""
+    places = [None if name is None else Path(os.path.realpath(name)) for name in names]
     given = [place for place in places if place]
-    if len({place.absolute() for place in given}) < len(given):
+    if len(set(given)) < len(given):
         raise RequestError("two tables cannot go to one file; name two files")
     for place in given:
-        if place.is_dir() or not place.parent.is_dir():
-            raise RequestError(f"cannot write {place}: {'it is a folder' if place.is_dir() else 'its folder does not exist'}")
+        there = place if place.exists() else place.parent
+        wrong = "it is a folder" if place.is_dir() else "" if place.parent.is_dir() else "its folder does not exist"
+        wrong = wrong or ("" if os.access(there, os.W_OK) and os.access(place.parent, os.W_OK) else "it may not be written")
+        if wrong and not special(place):
+            raise RequestError(f"cannot write {place}: {wrong}")
     return places
 
 
+def special(place: Path) -> bool:
+    """A device or pipe, which is written to and never replaced."""
+    return place.exists() and not place.is_file() and not place.is_dir()
+
+
 def save(*tables: tuple) -> None:
-    """Whole tables or none: each is written beside its place and then moved there."""
-    for table, place in tables:
-        if place:
-            temporary = place.with_name(f".{place.name}.{os.getpid()}")
-            table.to_csv(temporary, index=False)
-            os.replace(temporary, place)
+    """Whole tables or none: all are written beside their places, then moved there."""
+    ready = [(table.to_csv(index=False), place) for table, place in tables if place]
+    moves = [(place.with_name(f".{place.name}.{os.getpid()}"), place) for _, place in ready]
+    try:
+        for (text, place), (temporary, _) in zip(ready, moves):
+            (place if special(place) else temporary).write_text(text, encoding="utf-8", newline="")
+        for temporary, place in moves:
+            if not special(place):
+                os.replace(temporary, place)
+    finally:
+        for temporary, _ in moves:
+            temporary.unlink(missing_ok=True)

@@ -2,8 +2,7 @@
 
 Rule (the entries' own tests): time to accuracy is the hours of the first row, in file order, whose raw metric is `>=`
 the threshold. Never a wrong number: an entry that is unreadable, cut, or contradicts itself is named with its reason; a
-field that the file cannot tell is empty, and a flag says why. No reader can see whole rows lost at the end: `rows` and
-`final_metric` are those of the file as it is.
+field that the file cannot tell is empty, and a flag says why. No reader sees whole rows lost at the end.
 """
 
 import hashlib
@@ -14,6 +13,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -40,19 +40,17 @@ CHIPS = re.compile(r"(?:k80|m60|p100|p4|t4|v100|1080ti|2080)(?!\d)")
 FLAGS = {
     "not-reached": "no row reaches the threshold: a miss, time and cost are empty",
     "unterminated": "no final newline and the last number may be cut: its row is left out, the final metric is empty",
-    "unknown-task": "no threshold for a task of this name; `thresholds` takes yours",
-    "task-by-columns": "not in a task's folder: the columns tell the task",
-    "falls-below-again": "a row after the first hit is below the threshold", "ends-below": "the last row is",
-    "long-after-target": "at least twice the time to the first hit", "below-threshold": "inference, too inaccurate",
-    "f1-in-percent": "F1 filed in percent: kept as filed", "no-cost": "no price filed",
-    "bad-cost": "the price is no number of 0 or more: left empty, the time stands",
+    "unknown-task": "no threshold is known; `thresholds` takes yours", "own-target": "judged by the target in misc",
+    "task-by-columns": "in no task's folder: by its columns", "falls-below-again": "a row after the first hit is below",
+    "ends-below": "the last row is", "long-after-target": "at least twice the time to the first hit",
+    "below-threshold": "inference, too inaccurate", "f1-in-percent": "F1 filed in percent: kept as filed",
+    "no-cost": "no price filed", "bad-cost": "the price is no number of 0 or more: left empty, the time stands",
     "checkpointing-claimed": "the JSON says whether its time includes checkpoints; the time here is the TSV's",
     "repeat-of": "named part<n>: another, independent run of the entry without that ending",
     "name-against-hardware": "the file's name names another accelerator than the JSON",
-    "short-name": "fewer parts than author_model_hardware_framework",
-    "no-date": "the timestamp is no date: left empty", "date-unpadded": "a date without leading zeros",
-    "stray-field": "fields that the format does not know", "misc-is-text": "misc is no object",
-    "bom": "a byte order mark", "crlf": "lines end in CR LF", "blank-line": "blank lines in the TSV",
+    "short-name": "fewer parts than author_model_hardware_framework", "no-date": "the timestamp is no date: left empty",
+    "date-unpadded": "a date without leading zeros", "stray-field": "fields unknown to the format",
+    "misc-is-text": "misc is no object", "bom": "a byte order mark", "crlf": "CR LF lines", "blank-line": "blank lines",
     "no-final-newline": "but the TSV's last number is whole: a blank follows it, or its decimals tell",
     "padded-fields": "blanks in TSV fields", "columns-reordered": "the second TSV column is not hours",
     "first-epoch-zero": "epochs count from 0", "fractional-epochs": "epochs are not whole numbers",
@@ -197,8 +195,12 @@ def _amount(value) -> float:
 def _about(task: str | None, name: str, metric: str, facts: dict, price, flags: dict) -> tuple[dict, float]:
     """The columns that both tables share, and the threshold."""
     flags |= {"no-cost": price is None, "bad-cost": price is not None and math.isnan(_amount(price))}
-    flags |= {"task-by-columns": task is None, "unknown-task": task is not None and task not in TASKS}
-    task = task or next(known for known, (judged, _) in TASKS.items() if judged == metric)
+    goal = misc.get("target") if isinstance(misc := facts.get("misc"), dict) else None
+    goal = _amount(goal.get("value")) if isinstance(goal, dict) and goal.get("higher", True) is True else math.nan
+    stated = task not in TASKS and metric == "top1Accuracy" and goal <= 1  # a fraction, by `labkit.tta.export`
+    flags |= {"own-target": stated, "task-by-columns": not (task or stated)}
+    task = task or ("unknown" if stated else next(known for known, (judged, _) in TASKS.items() if judged == metric))
+    flags |= {"unknown-task": not (stated or task in TASKS), "repeat-of": re.search(r"part\d+$", name)}
     named, filed = (set(CHIPS.findall(text.lower().replace(" ", ""))) for text in (name, facts["hardware"]))
     flags |= {"name-against-hardware": named and filed and not named & filed, "short-name": name.count("_") < 3}
     try:
@@ -206,9 +208,8 @@ def _about(task: str | None, name: str, metric: str, facts: dict, price, flags: 
     except (KeyError, TypeError, AttributeError, ValueError):
         day = ""
     flags |= {"no-date": not day, "date-unpadded": day and facts["timestamp"] != day}
-    flags["repeat-of"] = re.search(r"part\d+$", name)
     about = zip(ABOUT, (task, name, *(facts[part] for part in ABOUT[2:5]), day, metric))
-    return dict(about), TASKS.get(task, (metric, math.nan))[1]
+    return dict(about), TASKS.get(task, (metric, float(Decimal(repr(goal)).scaleb(2)) if stated else math.nan))[1]
 
 
 def _inference(task: str | None, about: Path, _: Path, facts: dict, flags: dict) -> tuple[dict]:
@@ -277,10 +278,10 @@ def _train(task: str | None, _: Path, log: Path, facts: dict, flags: dict) -> tu
     final = math.nan if cut else values[-1]
     row |= HIT | {"threshold": threshold, "rows": len(values) + cut, "final_metric": final}
     hits = np.flatnonzero(values >= threshold)
-    flags["not-reached"] = not hits.size and not math.isnan(threshold)
+    flags |= {"not-reached": not hits.size and threshold == threshold, "ends-below": hits.size and final < threshold}
     if hits.size:
         hour, after = float(hours[hits[0]]), values[hits[0] :]
+        _require(hour * 3600 >= 1e-3, log, "it reaches the threshold at no time")
         row |= zip(HIT, (epoch[hits[0]], hour * 3600, after[0], hour * _amount(price), displayed(hour * 3600)))
         flags |= {"falls-below-again": (after < threshold).any(), "long-after-target": hours[-1] >= 2 * hour}
-        flags["ends-below"] = final < threshold
     return row, hours, values, epoch

@@ -6,56 +6,58 @@ of the package `mlperf-logging`.
 """
 
 import datetime
+import hashlib
 import json
 import math
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
 from labkit.curve import Row, Run, canonical
-from labkit.errors import RequestError, choose
-from labkit.runs import parse, read_many
+from labkit.errors import RequestError
 from labkit.tta.clock import clock_rule, counted_seconds, first_crossing, unanswerable
 
 COLUMNS = "epoch\thours\ttop1Accuracy"
 
 
-def export(paths: Iterable[Path], to: str, folder: Path) -> list[Path]:
-    """Write the runs of `.jsonl` and `.jsonl.gz` files, or of folders with such files, `to` dawnbench or mlperf."""
-    choose("format", to, ("dawnbench", "mlperf"))
-    runs = []
-    for path in map(Path, paths):
-        found = [file for file in [path, *sorted(path.rglob("*"))] if re.search(r"\.jsonl(\.gz)?$", file.name)]
-        if not any(map(Path.is_file, found)):
-            raise RequestError(f"no runs at {path}; name .jsonl or .jsonl.gz files, or folders with such files")
-        for file in filter(Path.is_file, found):
-            runs += read_many(file) if file.suffix == ".gz" else parse(file.read_bytes().splitlines(True), str(file))
-    if not runs:
-        raise RequestError("there is no run in these files; name others")
-    return {"dawnbench": dawnbench, "mlperf": mlperf}[to](runs, folder)
+def sets(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Repeats of one recipe on one machine, in order, by a name that is safe and no other's: model, batch and rate;
+    where these are equal (to a file system that ignores case), a digest of the rest too.
+    """
+    found: dict[str, dict[int, Run]] = {}
+    for run in sorted(runs, key=lambda run: run.header.repeat):
+        kind = canonical([run.config, run.header.data, run.header.code, run.header.machine])
+        if found.setdefault(kind, {}).setdefault(run.header.repeat, run) is not run:
+            raise RequestError(f"run {run.header.identity} is given twice; name it once")
+    plain = {}
+    for kind, repeats in found.items():
+        config = next(iter(repeats.values())).config
+        plain[kind] = safe(f"{config.get('model')}-batch-{config.get('batch')}-rate-{config.get('rate')}")
+    alike = Counter(map(str.lower, plain.values()))
+    named = {}
+    for kind, name in plain.items():
+        digest = f"-{hashlib.sha256(kind.encode()).hexdigest()[:8]}"
+        named[name + digest * (alike[name.lower()] > 1)] = list(found[kind].values())
+    return named
 
 
 def dawnbench(runs: Sequence[Run], folder: Path, *, task="", author="anonymous", email="") -> list[Path]:
-    """A pair `<task>/train/<author>_<model>_<hardware>.json` and `.tsv` for each run; its repeat number, then its
-    identity are appended where names would be equal. `task` defaults to the name of the data. TSV: epoch, hours on the
-    DAWNBench clock, accuracy in percent, for each evaluation of the target's metric (or `validation_accuracy`).
+    """A pair `<task>/train/<author>_<recipe>_<hardware>.json` and `.tsv` for each run, its repeat number appended where
+    a recipe (`sets`) has several. `task` defaults to the name of the data. TSV: epoch, hours on the DAWNBench clock,
+    accuracy in percent, for each evaluation of the target's metric (or `validation_accuracy`).
 
     Raises:
-        RequestError: a run that cannot be exported, with the reason, or a file that is already there.
+        RequestError: a run that cannot be exported, with the reason, or is given twice; a file that is already there.
     """
-    tables = [evaluations(run, "dawnbench") for run in runs]
-    stems = ["_".join(map(safe, (author, run.config.get("model"), hardware(run)))) for run in runs]
-    tails = ("", "_{0.repeat}", "_{0.repeat}_{0.identity}")
-    ways = [[stem + tail.format(run.header) for stem, run in zip(stems, runs)] for tail in tails]
-    names = next((way for way in ways if len({name.lower() for name in way}) == len(way)), None)
-    if names is None:
-        raise RequestError("one run is given twice; name it once")
     files = {}
-    for run, name, rows in zip(runs, names, tables):
+    for recipe, run, tail in [(name, run, len(found) > 1) for name, found in sets(runs).items() for run in found]:
+        name = "_".join([safe(author), recipe, safe(hardware(run)), *[str(run.header.repeat)] * tail])
+        rows = evaluations(run, "dawnbench")
         versions = [f"{package} {run.header.software.get(package, '?')}" for package in ("torch", "pytorch-lightning")]
         entry = {"version": "v1.0", "author": author, "authorEmail": email, "framework": ", ".join(versions)}
         entry |= {"codeURL": None, "model": str(run.config.get("model")), "hardware": hardware(run)}
@@ -68,7 +70,8 @@ def dawnbench(runs: Sequence[Run], folder: Path, *, task="", author="anonymous",
 
 
 def mlperf(runs: Sequence[Run], folder: Path, *, benchmark="", org="labkit") -> list[Path]:
-    """The logs `result_0.txt`, `result_1.txt`, ... of repeats of one recipe on one machine, in the order of repeats.
+    """The logs `<recipe>/result_0.txt`, `result_1.txt`, ... in the order of repeats: readers take a folder for one of
+    the `sets`.
 
     Stamps are the MLPerf clock; a log cannot pause it, so all that is off the clock stands before `run_start`, wherever
     it happened. `run_stop` is at the first evaluation that meets the target (`success`) or at the last one (`aborted`);
@@ -76,14 +79,11 @@ def mlperf(runs: Sequence[Run], folder: Path, *, benchmark="", org="labkit") -> 
     defaults to `labkit-<data>-<model>`; an official task's name would be a false claim.
 
     Raises:
-        RequestError: as `dawnbench`; no target; not repeats of one recipe on one machine, as readers would take them.
+        RequestError: as `dawnbench`; no target.
     """
-    runs = sorted(runs, key=lambda run: run.header.repeat)
-    logs = ["\n".join(log(run, evaluations(run, "mlperf"), benchmark, org)) for run in runs]
-    kinds = {canonical([run.config, run.header.data, run.header.code, run.header.machine]) for run in runs}
-    if len(kinds) > 1 or len({run.header.repeat for run in runs}) < len(runs):
-        raise RequestError("logs of one folder are repeats of one recipe on one machine; export one such set at a time")
-    return write(Path(folder), {f"result_{number}.txt": text for number, text in enumerate(logs)})
+    numbered = [(name, number, run) for name, found in sets(runs).items() for number, run in enumerate(found)]
+    logs = ["\n".join(log(run, evaluations(run, "mlperf"), benchmark, org)) for *_, run in numbered]
+    return write(Path(folder), {f"{name}/result_{number}.txt": text for (name, number, _), text in zip(numbered, logs)})
 
 
 def log(run: Run, rows: list[tuple[Row, float]], benchmark: str, org: str) -> Iterable[str]:
@@ -180,9 +180,8 @@ def safe(text: object) -> str:
 def write(folder: Path, files: dict[str, str]) -> list[Path]:
     """Write these texts, each whole or not at all; a file that is there is not replaced."""
     paths = [folder / name for name in files]
-    for path in paths:
-        if path.exists():
-            raise RequestError(f"{path} is already there; choose another folder")
+    if taken := [path for path in paths if path.exists()]:
+        raise RequestError(f"{taken[0]} is already there; choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as drafts:

@@ -42,11 +42,17 @@ MISSES = {
 SHAPE = "return three things: the list of times (one for each curve), their median and the reach rate"
 
 
+def _plain(given):
+    """An answer to 11.1 with arrays, series and tensors as lists and numbers."""
+    given = given.tolist() if hasattr(given, "tolist") else given
+    return [_plain(part) for part in given] if isinstance(given, (tuple, list)) else given
+
+
 def _shape(given, curves: int) -> str | None:
-    """What is wrong with the form of an answer to 11.1."""
+    """What is wrong with the form of an answer to 11.1, made plain."""
     if given is None:
         return SHAPE
-    if not isinstance(given, (tuple, list)) or len(given) != 3 or not isinstance(given[0], (tuple, list, np.ndarray)):
+    if not isinstance(given, list) or len(given) != 3 or not isinstance(given[0], list):
         return f"{SHAPE}; for {curves} curves you give {given!r}"
     for part, values in (("every time", given[0]), ("the median", given[1:2]), ("the reach rate", given[2:])):
         if not all(isinstance(value, Real) for value in values):
@@ -57,7 +63,7 @@ def _shape(given, curves: int) -> str | None:
 def times_median_reach(answer: Callable) -> str | None:
     """Spec of 11.1: `answer(curves, target)` gives (times, median with misses as infinity, reach rate)."""
     for name, curve in CURVES.items():
-        given = answer([curve, CURVES["exact"]], 0.90)
+        given = _plain(answer([curve, CURVES["exact"]], 0.90))
         wrong = _shape(given, 2)
         if wrong:
             return wrong
@@ -69,22 +75,22 @@ def times_median_reach(answer: Callable) -> str | None:
             why = MISSES.get(times[0], FAITHFUL[name][1]) if name == "miss" else FAITHFUL[name][1]
             return f"{why}; for times {curve[0]} and values {curve[1]} you give {times[0]}"
     curves = [CURVES["exact"], CURVES["best later"], CURVES["miss"], CURVES["miss"], CURVES["miss"]]
-    times, median, reach = answer(curves, 0.90)
+    times, median, reach = _plain(answer(curves, 0.90))
     if median == 2.5:
         return "your median leaves the misses out: with 3 of 5 runs missed, the middle run is a miss, so it is infinite"
     if median != math.inf:
         return f"the median of times {list(times)} is infinite; you give {median}"
-    if not math.isclose(reach, 0.4):
+    if not math.isclose(reach, 0.4, rel_tol=1e-6):
         return f"2 of these 5 runs reach the target, a rate of 0.4; you give {reach}"
     random = np.random.default_rng(0)
     for _ in range(40):
         curves = [(np.arange(1.0, 9.0), np.round(random.uniform(0.8, 0.95, 8), 2)) for _ in range(7)]
-        times, median, reach = answer(curves, 0.93)
+        times, median, reach = _plain(answer(curves, 0.93))
         expected = [statistics.first_crossing(*curve, 0.93) for curve in curves]
         middle, rate = statistics.median(expected).value, statistics.reach_rate(expected).value
         if list(times) != expected or median != middle:
             return f"labkit reads {expected} with median {middle}; you give {list(times)}, {median}"
-        if not math.isclose(reach, rate):
+        if not math.isclose(reach, rate, rel_tol=1e-6):
             return f"labkit's reach rate of {expected} is {rate}; you give {reach}"
     return None
 
@@ -200,10 +206,29 @@ def published(runs: Sequence[Run], choices: dict) -> float:
     return float(PICKS[choices["pick"]](times, reading.full_cost(runs, choices["rule"])))
 
 
+def refusal(runs: Sequence[Run], choices: dict) -> str | None:
+    """Why the benchmark of 11.4 does not accept these choices."""
+    options = grid(runs)
+    for field in FIELDS:
+        if field not in choices:
+            return f"choose the {field} too; allowed: {options[field]}"
+    target, announced = choices["target"], options["target"][2]
+    if not isinstance(target, Real):
+        return f"target {target!r} is not a number, such as {options['target'][0]:g}"
+    if not abs(target - announced) <= BAND + 1e-9:
+        return f"target {target:g} is outside the band: at most {BAND} from {announced:g}"
+    for field in ("rule", "every", "pick"):
+        if choices[field] not in options[field]:
+            return f"{field} {choices[field]!r} is not among {options[field]}"
+    return None
+
+
 def won(runs: Sequence[Run], choices: dict) -> str:
     """What the choices publish beside the honest median, in words."""
-    if any(choices.get(field, ...) in (..., None) for field in FIELDS):
+    if any(choices.get(field) in (..., None) for field in FIELDS):
         return "no choices yet: nothing is won"
+    if refusal(runs, choices):
+        return f"nothing is won by a choice that is refused: {refusal(runs, choices)}"
     fair, taken = published(runs, honest(runs)), published(runs, choices)
     said = f"honest {reading.in_seconds(fair)}, with your choices {reading.in_seconds(taken)}"
     if not math.isfinite(fair) and taken < fair:
@@ -228,14 +253,8 @@ def least(runs: Sequence[Run]) -> tuple[float, dict]:
 def win_without_training(answer: dict) -> str | None:
     """Spec of 11.4: the four choices, and `runs` beside them."""
     runs, options = answer["runs"], grid(answer["runs"])
-    for field in FIELDS:
-        if field not in answer:
-            return f"choose the {field} too; allowed: {options[field]}"
-    if abs(answer["target"] - options["target"][2]) > BAND + 1e-9:
-        return f"target {answer['target']:g} is outside the band: at most {BAND} from {options['target'][2]:g}"
-    for field in ("rule", "every", "pick"):
-        if answer[field] not in options[field]:
-            return f"{field} {answer[field]!r} is not among {options[field]}"
+    if refusal(runs, answer):
+        return refusal(runs, answer)
     taken = published(runs, answer)
     if taken <= least(runs)[0] * (1 + 1e-9):
         return None

@@ -9,8 +9,33 @@ from labkit.simulate import cost
 from labkit.teach.exercises import exercise
 
 
-def close(a, b) -> bool:
-    return isinstance(a, Real) and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-15)
+ENOUGH = 0.002  # relative: three or four digits of a right number are right
+
+
+def close(a, b, rel_tol: float = ENOUGH, abs_tol: float = 1e-12) -> bool:
+    return isinstance(a, Real) and math.isclose(a, b, rel_tol=rel_tol, abs_tol=abs_tol)
+
+
+def plain(given):
+    """An answer without the library that it came from: arrays, series and tensors as lists or numbers of Python."""
+    given = given.tolist() if hasattr(given, "tolist") else given
+    return [plain(part) for part in given] if isinstance(given, (tuple, list)) else given
+
+
+def said(value, right: float, slips=(), abs_tol: float = 1e-12) -> str:
+    """Why a value is not the right one: the slip that gives the nearest number to it, rounding, or the right number."""
+    if not isinstance(value, Real):
+        return "give a number"
+    near = [(abs(value - wrong), n) for n, (wrong, _) in enumerate(slips) if close(value, wrong, abs_tol=abs_tol)]
+    if near:
+        return slips[min(near)[1]][1]
+    if close(value, right, 10 * ENOUGH, 10 * abs_tol):
+        return f"nearly: it is {right:.6g}; round later, or give more digits"
+    return f"it is {right:.6g}"
+
+
+def shown(value) -> str:
+    return f"{value:.6g}" if isinstance(value, Real) else repr(value)
 
 
 # 13.1: (workers, bytes, alpha, beta, compute, overlap)
@@ -25,21 +50,20 @@ RINGS = [
 def ring_and_share(answer: Callable) -> str | None:
     """Spec of 13.1: `answer(P, n, alpha, beta, compute, overlap)` gives (ring seconds, share that waits)."""
     for p, n, alpha, beta, compute, overlap in RINGS:
-        given = answer(p, n, alpha, beta, compute, overlap)
-        if not isinstance(given, (tuple, list)) or len(given) != 2:
+        given = plain(answer(p, n, alpha, beta, compute, overlap))
+        if not isinstance(given, list) or len(given) != 2:
             return "return two numbers: the seconds of the ring, and the share of the step that waits for it"
         ring = float(cost.ring_seconds(p, n, alpha, beta))
         share = float(cost.step_seconds(compute, ring, overlap)[1])
-        where = f"with {p} workers, {n:g} bytes, alpha {alpha:g}, beta {beta:g}"
-        slips = [
-            ((p - 1) * (alpha + n / p * beta), "that is one pass; a ring goes round twice: reduce-scatter, all-gather"),
-            (2 * (p - 1) * (alpha + n * beta), "a round sends one chunk of n / P bytes, not all n"),
-            (2 * (p - 1) / p * n * beta, "the messages themselves cost too: 2 (P - 1) alpha"),
-            (2 * p * alpha + 2 * n * beta, "P - 1 rounds a pass, not P: the last chunk is already at home"),
-        ]
+        where = f"with {p} worker{'s' * (p != 1)}, {n:g} bytes, alpha {alpha:g}, beta {beta:g}"
         if not close(given[0], ring):
-            why = next((why for value, why in slips if close(given[0], value)), f"the ring takes {ring:.4g} s")
-            return f"{where} you give {given[0]:.4g} s: {why}"
+            slips = [
+                ((p - 1) * (alpha + n / p * beta), "that is one pass; a ring goes twice: reduce-scatter, all-gather"),
+                (2 * (p - 1) * (alpha + n * beta), "a round sends one chunk of n / P bytes, not all n"),
+                (2 * (p - 1) / p * n * beta, "the messages themselves cost too: 2 (P - 1) alpha"),
+                (2 * p * alpha + 2 * n * beta, "P - 1 rounds a pass, not P: the last chunk is already at home"),
+            ]
+            return f"{where} you give {shown(given[0])} s: {said(given[0], ring, slips)}"
         if close(given[1], share):
             continue
         exposed = max(0.0, ring - overlap * compute)
@@ -47,13 +71,14 @@ def ring_and_share(answer: Callable) -> str | None:
             (ring / (compute + ring), "that is without overlap: what hides behind computing does not wait"),
             (exposed / compute if compute else 0, "a share is of the whole step, computing plus waiting"),
             ((ring - overlap * compute) / (compute + ring - overlap * compute), "waiting cannot be negative"),
+            (100 * share, "that is in percent; give a share from 0 to 1"),
             (
                 (1 - overlap) * ring / (compute + (1 - overlap) * ring),
                 "overlap is a fraction of the computing, which can hide so many seconds; not a fraction of the ring",
             ),
         ]
-        why = next((why for value, why in slips if close(given[1], value)), f"the share is {share:.4g}")
-        return f"{where}, computing {compute:g} s and overlap {overlap:g} you give a share of {given[1]:.4g}: {why}"
+        where += f", computing {compute:g} s and overlap {overlap:g}"
+        return f"{where} you give a share of {shown(given[1])}: {said(given[1], share, slips)}"
     return None
 
 
@@ -94,22 +119,29 @@ def layer_on_the_roofline(answer: Mapping) -> str | None:
                 (4.0 * (batch * a + batch * b), "the weights have to be read"),
                 (4.0 * batch * (a + a * b + b), "the weights are read once a batch, not once an image"),
             ],
-            "intensity": [(moved / flops, "that is bytes per FLOP: turn it over")],
+            "intensity": [
+                (moved / flops, "that is bytes per FLOP: turn it over"),
+                (batch / 2, "the bytes of the inputs and outputs count too, not the weights' alone"),
+            ],
             "attainable": [
+                (right["attainable"] / 1e9, "that is GFLOP/s; give FLOP/s"),
+                (LAYER["peak"] / 1e9, "memory cannot feed that (and give FLOP/s, not GFLOP/s)"),
+                (LAYER["bandwidth"] * batch / 2, "take the intensity with the bytes of the inputs and outputs"),
+                (LAYER["bandwidth"] / 1e9 * intensity, "no operation is faster than the peak (and give FLOP/s)"),
                 (LAYER["peak"], "memory cannot feed that: the lower roof holds, bandwidth x intensity"),
                 (LAYER["bandwidth"] * intensity, "no operation is faster than the peak"),
             ],
         }
         for part in LAYER_PARTS:
-            given = answer[batch].get(part) if isinstance(answer[batch], Mapping) else None
+            given = plain(answer[batch].get(part)) if isinstance(answer[batch], Mapping) else None
             if not isinstance(given, Real):
                 return f"at batch {batch}, give a number for {part}"
-            if not math.isclose(given, right[part], rel_tol=0.01):
-                why = next(
-                    (why for value, why in slips[part] if math.isclose(given, value, rel_tol=1e-6)),
-                    f"look again at how {part} is made",
-                )
-                return f"{part} at batch {batch}: {given:g}; {why}"
+            if not close(given, right[part]):
+                wrong = [(value, why) for value, why in slips[part] if not close(value, right[part])]
+                why = said(given, right[part], wrong)
+                if why.startswith("it is"):  # a warm-up's numbers are for the reader to find
+                    why = f"look again at how {part} is made"
+                return f"{part} at batch {batch}: {shown(given)}; {why}"
     return None
 
 
@@ -176,6 +208,9 @@ WRAPPERS = {
 }
 
 
+DECIMALS = 6e-4  # a share may be rounded to three decimals
+
+
 def share_outside(events: list[dict], matrix=MATRIX, key: str = "self_us") -> float:
     """Share of the time that is not in the named kernels."""
     inside = sum(e[key] for e in events if e["name"].removeprefix("aten::") in matrix)
@@ -185,37 +220,43 @@ def share_outside(events: list[dict], matrix=MATRIX, key: str = "self_us") -> fl
 def outside_matrix_work(answer: Callable) -> str | None:
     """Spec of 13.3: `answer(events)` gives the share of the time that is not matrix work."""
     for name, events in TRACES.items():
-        given, right = answer([dict(e) for e in events]), share_outside(events)
+        given, right = plain(answer([dict(e) for e in events])), share_outside(events)
         if not isinstance(given, Real):
             return f"return a number between 0 and 1, not {given!r}"
+        wrappers = WRAPPERS[name]
+        some = [part for size in range(len(wrappers) + 1) for part in itertools.combinations(wrappers, size)]
         # The calls that lead to a kernel may be counted with it: they are small and it is a matter of taste.
-        if close(given, right) or close(given, share_outside(events, MATRIX + WRAPPERS[name])):
+        if any(close(given, share_outside(events, MATRIX + part), 0, DECIMALS) for part in some):
             continue
-        slips = [
-            (1 - right, "that is the share of the matrix work; the rest is asked for"),
-            (share_outside(events, key="total_us"), "total_us counts a call and its children: add up self_us"),
+        callers = ("ConvolutionBackward0", "AddmmBackward0")
+        names = [(*MATRIX, *back, *part) for back in ((), callers) for part in some]  # more and less of a name's kin
+        slips = [(1 - right, "that is the share of the matrix work; the rest is asked for")]
+        slips += [
+            (share_outside(events, more, "total_us"), "total_us counts a call and its children: add up self_us")
+            for more in names
+        ]
+        slips += [
             (
-                share_outside(events, MATRIX + WRAPPERS[name], "total_us"),
-                "total_us counts children twice: add up self_us",
-            ),
-            (right / (1 - right), "divide by the whole time, not by that of the matrix work"),
-            (
-                1 - sum(e["name"].removeprefix("aten::") in MATRIX for e in events) / len(events),
+                1 - sum(e["name"].removeprefix("aten::") in more for e in events) / len(events),
                 "that is a share of the events; each counts with its time",
-            ),
+            )
+            for more in names
+        ]
+        slips += [
+            (right / (1 - right), "divide by the whole time, not by that of the matrix work"),
+            *((100 * share_outside(events, more), "that is in percent; give a share from 0 to 1") for more in names),
         ]
         slips += [
             (share_outside(events, [m for m in MATRIX if m not in gone]), why)
             for gone, why in FORGOTTEN.items()
             if {f"aten::{m}" for m in gone} <= {e["name"] for e in events}
         ]
-        callers = ("ConvolutionBackward0", "AddmmBackward0")
         slips += [
             (
-                share_outside(events, (*MATRIX, *callers, *more)),
+                share_outside(events, (*MATRIX, *callers, *part)),
                 "the ...Backward0 events only call the kernels: their own time is overhead",
             )
-            for more in ((), WRAPPERS[name])
+            for part in some
         ]
         slips += [
             (
@@ -227,8 +268,7 @@ def outside_matrix_work(answer: Callable) -> str | None:
                 "add_, mul_ and addcmul_ take number by number; only names like mm are products of matrices",
             ),
         ]
-        why = next((why for value, why in slips if close(given, value)), f"it is {right:.4g}")
-        return f"for {name} you give {given:.4g}: {why}"
+        return f"for {name} you give {shown(given)}: {said(given, right, slips, DECIMALS)}"
     return None
 
 
@@ -247,6 +287,7 @@ CASES = {
     "two help each other": planted(90.0, {"A": 3.0, "B": 1.5, "C": 1.1}, {"AB": 0.9, "AC": 1.1, "BC": 1.6}),
     "all three at once": planted(40.0, {"A": 1.5, "B": 2.0, "C": 1.6}, {"AB": 0.8, "AC": 0.75, "BC": 1.1, "ABC": 2.0}),
     "a slow-down": planted(30.0, {"A": 0.8, "B": 1.4, "C": 3.0}, {"AC": 1.7, "AB": 1.05, "BC": 0.85}),
+    "one halves, one helps": planted(24.0, {"A": 2.0, "B": 1.6, "C": 1.5}, {"AB": 1.6, "AC": 0.5, "BC": 1.1}),
 }
 TERMS = ("AB", "AC", "BC", "ABC")
 
@@ -262,8 +303,8 @@ def interaction(times: Mapping, term: str, joint_only: bool = False) -> float:
 def find_the_interaction(answer: Callable) -> str | None:
     """Spec of 13.4: `answer(times)` gives (product of single speed-ups, joint speed-up, term, its factor)."""
     for name, times in CASES.items():
-        given = answer(dict(times))
-        if not isinstance(given, (tuple, list)) or len(given) != 4:
+        given = plain(answer(dict(times)))
+        if not isinstance(given, list) or len(given) != 4:
             return "return four things: product of the single speed-ups, joint speed-up, the term, its factor"
         product, joint, term, factor = given
         t, singles = times[""], [times[""] / times[x] for x in "ABC"]
@@ -283,6 +324,7 @@ def find_the_interaction(answer: Callable) -> str | None:
                     (sum(singles), "speed-ups multiply; you added them"),
                     (right_joint, "that is the joint speed-up"),
                     (1 + sum(s - 1 for s in singles), "percentages do not add up: multiply the speed-ups"),
+                    (math.prod(times[x] for x in "ABC"), "you multiply times; a speed-up is all off over the cell"),
                 ],
             ),
             (
@@ -297,28 +339,15 @@ def find_the_interaction(answer: Callable) -> str | None:
             ),
         ):
             if not close(value, right):
-                why = next((why for v, why in slips if close(value, v)), f"it is {right:.4g}")
-                return f"{name}: {what} {value}: {why}"
-        sizes = {x: abs(math.log(interaction(times, x))) for x in TERMS}
-        right_term = max(sizes, key=sizes.get)
+                return f"{name}: {what} {shown(value)}: {said(value, right, slips)}"
+        factors = {x: interaction(times, x) for x in TERMS}
+        right_term = max(TERMS, key=lambda x: abs(math.log(factors[x])))
+        term = "".join(sorted(term)) if isinstance(term, str) else term
         if term not in TERMS:
             return f"{name}: the term must be one of {', '.join(TERMS)}, not {term!r}"
         if term != right_term:
-            fastest = max(TERMS[:3], key=lambda x: t / times[x])
-            raw = max(TERMS, key=lambda x: abs(math.log(interaction(times, x, joint_only=True))))
-            saved = {x: abs(t - times[x] - sum(t - times[y] for y in x)) for x in TERMS}
-            if term == max(TERMS, key=lambda x: interaction(times, x)):
-                why = "a factor of 0.5 is as large as one of 2: compare the absolute logarithms"
-            elif term == max(saved, key=saved.get):
-                why = "you compare seconds saved; on the log scale, that is as ratios, another term is larger"
-            elif term == raw:
-                why = "take the three pairs out of the three-way term, and it is another one"
-            elif term == fastest:
-                why = "that is the fastest pair; an interaction is what a pair has beyond its two single speed-ups"
-            else:
-                why = f"its factor is {interaction(times, term):.2f}, and another lies further from 1"
-            return f"{name}: not {term}: {why}"
-        right = interaction(times, term)
+            return f"{name}: not {term}: {why_not(times, factors, term)}"
+        right = factors[term]
         if not close(factor, right):
             slips = [
                 (1 / right, "turn it over: below 1 means that together they give less than the product"),
@@ -327,9 +356,33 @@ def find_the_interaction(answer: Callable) -> str | None:
                 (t / times[term], "that is the speed-up of the cell; divide by the single ones"),
                 (right_joint / right_product, "that is what all interactions do together"),
             ]
-            why = next((why for v, why in slips if close(factor, v)), f"it is {right:.4g}")
-            return f"{name}: factor {factor} of {term}: {why}"
+            slips = [(wrong, why) for wrong, why in slips if not close(wrong, right)]
+            return f"{name}: factor {shown(factor)} of {term}: {said(factor, right, slips)}"
     return None
+
+
+def why_not(times: Mapping, factors: Mapping, term: str) -> str:
+    """By which other measure this term would have been the largest."""
+    t = times[""]
+    saved = {x: abs(t - times[x] - sum(t - times[y] for y in x)) for x in TERMS}
+    if term == max(TERMS, key=lambda x: abs(factors[x] - 1)):
+        return (
+            f"abs(f - 1) makes {factors[term]:.1f} larger than 0.5, and nothing below 1 larger than 2; as a ratio, "
+            "0.5 is as far from 1 as 2 is: compare abs(log f)"
+        )
+    if term == max(TERMS, key=factors.get):
+        return "a factor of 0.5 is as large as one of 2: compare the absolute logarithms"
+    if term == max(saved, key=saved.get):
+        low = term == min(TERMS, key=factors.get)
+        more = "; if you take the smallest factor, one above 1 counts as much" if low else ""
+        return f"if you compare seconds saved, another term is larger on the log scale, that is as ratios{more}"
+    if term == max(TERMS, key=lambda x: abs(math.log(interaction(times, x, joint_only=True)))):
+        return "take the three pairs out of the three-way term, and it is another one"
+    if term == min(TERMS, key=factors.get):
+        return "that is the smallest factor; one above 1 counts as much: compare the absolute logarithms"
+    if term == max(TERMS[:3], key=lambda x: t / times[x]):
+        return "that is the fastest pair; an interaction is what a pair has beyond its two single speed-ups"
+    return f"its factor is {factors[term]:.2f}, and another lies further from 1"
 
 
 EXERCISES = {

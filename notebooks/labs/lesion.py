@@ -66,6 +66,26 @@ def lesion_recipes(settings) -> dict[str, Recipe]:
     return {cell: recipe(settings, cell, **target(settings.lesion_target)) for cell in CELLS}
 
 
+def lesion_words(settings) -> str:
+    """What the eight cells have in common, and the two ends of A, for the reader."""
+    (small, large), rate = settings.lesion_batches, settings.lesion_rate
+    return (
+        f"A: batch {small} or {large}, effective rate {rate:g} or {rate * large / small:g}. All cells: target "
+        f"{settings.lesion_target:.1%} of {settings.lesion_validation} validation images, read every {4 * large} "
+        f"training images; a miss after {settings.lesion_epochs:g} epochs of {settings.lesion_train} images."
+    )
+
+
+def arm_words(settings) -> str:
+    """Batch, cycle and target of the fast, the hasty and the long recipe, for the reader."""
+    small, large = settings.lesion_batches
+    return (
+        f"fast: batch {large}, {settings.general_cycle:g} epochs, target {settings.general_target:.1%}; "
+        f"hasty: {settings.general_cycle / 2:g} epochs, {settings.hasty_target:.1%}; "
+        f"long: batch {small}, {settings.general_epochs:g} epochs, no target"
+    )
+
+
 def cycle(settings, on: str, epochs: float, **changes) -> Recipe:
     """The recipe with warm-up over the first fifth, then cosine decay to 0, at `general_peak` times the rate."""
     plain = recipe(settings, on, epochs=epochs, **changes)

@@ -26,6 +26,11 @@ def seeds(count: int) -> str:
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
+def none_left(table) -> bool:
+    """Whether every seed missed the target in some cell, so that there are no effects."""
+    return table["seeds"].iloc[0] == 0
+
+
 def factorial_figure(groups):
     """Seconds to the target in all eight cells: a dot a seed, a bar the geometric mean of the seeds that all cells
     reached. The axis is logarithmic; a miss has no dot and is counted in the words.
@@ -52,9 +57,10 @@ def factorial_figure(groups):
                 f"{name}, {seeds(complete.size)}: {means['none']:.2f} s with none on, "
                 f"{means['ABC']:.2f} s with all on, the fastest is {best} with {means[best]:.2f} s"
             )
-        missed = lesion.misses(cells)
-        words.append(f"{name}: {missed} of {table.size} runs missed the target")
-        ax.plot([], [], color=colour, marker="o", linestyle="", label=name)
+        missed, few = lesion.misses(cells), "" if complete.any() else "; no seed is left that all cells reached"
+        words.append(f"{name}: {missed} of {table.size} runs missed the target{few}")
+        reached = "" if np.isfinite(table).any() else " (no run reached it)"
+        ax.plot([], [], color=colour, marker="o", linestyle="", label=f"{name}{reached}")
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
@@ -112,10 +118,15 @@ def composition_figure(groups):
     forest(right, lines, (1 / 8, 64))
     left.set(xlabel="speed-up (1: no change)", title="one optimisation")
     right.set(xlabel="speed-up, or a ratio of two", title="all three")
-    for place, (name, _, colour) in enumerate(tables):
+    for place, (name, table, colour) in enumerate(tables):
+        name = f"{name}: no seed is left" if none_left(table) else name
         right.text(0.98, 0.03 + 0.08 * place, name, transform=right.transAxes, ha="right", color=colour, fontsize=8)
     parts, rows = [], []
     for name, table, _ in tables:
+        rows.append(table.assign(runs=name))
+        if none_left(table):
+            parts.append(f"{name}: no seed is left, {table['missed'].iloc[0]} left out for a miss")
+            continue
         text = {kind: factor(effect(table, kind, "ABC")) for kind, _ in totals}
         shares = " x ".join(f"{letter} {effect(table, 'share', letter)['factor']:.2f}" for letter in lesion.FACTORS)
         parts.append(
@@ -124,8 +135,7 @@ def composition_figure(groups):
             f"{text['singles over joint']}, lesions over joint {text['lesions over joint']}; shares that multiply to "
             f"the joint one: {shares}; {seeds(table['seeds'].iloc[0])}, {table['missed'].iloc[0]} left out for a miss"
         )
-        rows.append(table.assign(runs=name))
-    return fig, "; ".join(parts) + ".", pd.concat(rows, ignore_index=True).drop(columns="log")
+    return fig, "; ".join(parts) + ".", pd.concat(rows, ignore_index=True).drop(columns=["log", "seeds", "missed"])
 
 
 def effects_figure(groups):
@@ -134,6 +144,7 @@ def effects_figure(groups):
     """
     name, cells, _ = groups[-1]
     tables = lesion.split_of_time(cells)
+    name += ": no seed is left" if none_left(tables["seconds"]) else ""
     colours = dict(zip(tables, (viz.SERIES[0], viz.SERIES[1], "black")))
     terms = [("main", letter) for letter in lesion.FACTORS] + [
         ("interaction", term) for term in ("AB", "AC", "BC", "ABC")
@@ -146,17 +157,19 @@ def effects_figure(groups):
     forest(ax, lines, (1 / 16, 16))
     ax.axhline(2.5, color="black", linewidth=0.6, linestyle=":")
     for place, (what, colour) in enumerate(colours.items()):
-        ax.text(0.99, 0.19 - 0.08 * place, f"{what} ({('disc', 'square', 'diamond')[place]})", transform=ax.transAxes, ha="right", color=colour, fontsize=8)
+        text, look = f"{what} ({('disc', 'square', 'diamond')[place]})", {"color": colour, "fontsize": 8}
+        ax.text(0.99, 0.19 - 0.08 * place, text, transform=ax.transAxes, ha="right", **look)
     ax.set(
         xlabel="factor of speed; main effects above the dotted line, interactions below it",
         title=f"{name}: where the effects come from",
     )
     words = []
-    for (kind, term), (label, effects) in zip(terms, lines):
+    for (kind, term), (label, effects) in zip(terms, [] if none_left(tables["seconds"]) else lines):
         steps, pace, seconds = (factor(row) for row, _ in effects)
         words.append(f"{label} {seconds} in seconds = {steps} in steps x {pace} in seconds per step")
     rows = pd.concat([table.assign(of=what) for what, table in tables.items()], ignore_index=True)
-    return fig, f"{name}: {'; '.join(words)}.", rows[rows["kind"].isin(["main", "interaction"])].drop(columns="log")
+    rows = rows[rows["kind"].isin(["main", "interaction"])].drop(columns="log")
+    return fig, f"{': '.join(filter(None, [name, '; '.join(words)]))}.", rows
 
 
 def generalisation_figure(groups, margin: float = 0.02):
@@ -182,7 +195,7 @@ def generalisation_figure(groups, margin: float = 0.02):
             )
             low_end = min(low_end, low)
         value, low, high = (100 * part for part in rules_lesion.paired_interval(fast, long, "fresh", "reused"))
-        parts.append(f"from reused to fresh it loses {-value:+.1f} points more [{-high:+.1f}, {-low:+.1f}]")
+        parts.append(f"fresh less reused {value:+.1f} points [{low:+.1f}, {high:+.1f}]")
         words.append(f"{name}, {seeds(len(fast))}, {arm} against long: {'; '.join(parts)}")
     for place, (name, _, colour) in enumerate(groups):
         ax.text(0.2 * place, 1.02, name, transform=ax.transAxes, color=colour, fontsize=8)
@@ -196,19 +209,20 @@ def generalisation_figure(groups, margin: float = 0.02):
 
 
 def reuse_figure(groups):
-    """Left: each candidate on the reused and on the fresh images, the one that the reused set picks ringed. Right: the
-    winner's optimism on each of the sets into which the fresh draw divides, and its mean with a 95 % interval.
+    """Left: each candidate on the reused and on the fresh images, the one that the reused set picks in a square. Right:
+    the winner's optimism on each of the sets into which the fresh draw divides, and its mean with a 95 % interval.
     """
     fig, (left, right) = viz.figure(columns=2, height=3.0)
     rows, words, ends = [], [], []
     for place, (name, runs, colour) in enumerate(groups):
         reused = np.array([100 * run.last("validation_accuracy") for run in runs])
         fresh = np.array([100 * float(rules_lesion.blocks([run], "fresh").mean()) for run in runs])
-        left.plot(reused, fresh, color=colour, marker="o", linestyle="", markersize=3.5, label=name)
+        # Yours may be among the recorded ones, point for point: a ring shows around a dot.
+        look = {"markersize": 3.5} if place else {"markersize": 7, "markerfacecolor": "none"}
+        left.plot(reused, fresh, color=colour, marker="o", linestyle="", label=name, **look)
         best = int(np.argmax(reused))
-        left.plot(
-            reused[best], fresh[best], color=colour, marker="o", markersize=10, markerfacecolor="none", linestyle=""
-        )
+        pick = {"marker": "s", "markersize": 12, "markerfacecolor": "none", "linestyle": ""}
+        left.plot(reused[best], fresh[best], color=colour, **pick)
         ends += [*reused, *fresh]
         images = runs[0].config["validation"]
         found = rules_lesion.reuse(runs, images)
@@ -222,7 +236,8 @@ def reuse_figure(groups):
             right.plot([low, high], [place + 0.28] * 2, color="black", marker="", linestyle="-")
         words.append(
             f"{name}: the best of {len(runs)} candidates on {images} reused images has {reused[best]:.1f} % there and "
-            f"{fresh[best]:.1f} % on the fresh draw; over {len(optimism)} other sets of {images} the winner's "
+            f"{fresh[best]:.1f} % on the fresh draw, where {int((fresh > reused).sum())} of the candidates do better; "
+            f"over {len(optimism)} other sets of {images} the winner's "
             f"accuracy is {value:+.2f} points [{low:+.2f}, {high:+.2f}] too good; Kendall's tau {tau[0]:.2f} "
             f"[{tau[1]:.2f}, {tau[2]:.2f}]"
         )
@@ -231,7 +246,7 @@ def reuse_figure(groups):
             rows.append({"runs": name, **recipe, "reused %": a, "fresh %": b})
     left.plot([min(ends), max(ends)], [min(ends), max(ends)], color="black", linewidth=0.7, linestyle=":", marker="")
     left.set(
-        xlabel="accuracy on the reused set (%)", ylabel="on the fresh draw (%)", title="candidates; the pick is ringed"
+        xlabel="accuracy on the reused set (%)", ylabel="on the fresh draw (%)", title="candidates; a square: the pick"
     )
     left.legend(loc="upper left")
     right.axvline(0, color="black", linewidth=0.8)

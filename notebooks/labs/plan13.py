@@ -32,29 +32,32 @@ class Profile:
     lesion_noise: float = setting(0.4, "noise of the generated images", least=0)
     lesion_sizes: dict = setting({"projection": 64, "hidden": 64}, "sizes of the row-LSTM")
     lesion_batches: list[int] = setting([16, 128], "batch size with optimisation A off and on", least=1)
-    lesion_rate: float = setting(0.2, "effective rate, rate / (1 - momentum), at the first batch", above=0)
-    lesion_epochs: float = setting(20.0, "epochs at most", above=0)
+    lesion_rate: float = setting(0.2, "effective rate, rate / (1 - momentum), at the first batch", above=0, most=100)
+    lesion_epochs: float = setting(20.0, "epochs at most", above=0, most=1000)
     lesion_target: float = setting(0.87, "validation accuracy that stops a run", above=0, most=1)
     lesion_seeds: int = setting(1, "seeds of each of the eight cells", least=1)
 
     # Fast against long training, and candidates on a reused set.
     general_target: float = setting(0.965, "target of the fast recipe", above=0, most=1)
     hasty_target: float = setting(0.95, "target of the hasty recipe, which has half the cycle", above=0, most=1)
-    general_peak: float = setting(2.5, "peak of a cycle, in units of the constant rate", above=0)
-    general_cycle: float = setting(12.0, "epochs of the fast recipe's cycle", above=0)
-    general_epochs: float = setting(24.0, "epochs of the long recipe's cycle", above=0)
+    general_peak: float = setting(2.5, "peak of a cycle, in units of the constant rate", above=0, most=100)
+    general_cycle: float = setting(12.0, "epochs of the fast recipe's cycle", above=0, most=1000)
+    general_epochs: float = setting(24.0, "epochs of the long recipe's cycle", above=0, most=1000)
     general_seeds: int = setting(1, "seeds of the fast and of the long recipe", least=1)
     general_fresh: int = setting(4096, "images of the fresh draw", least=128)
     general_shift: float = setting(0.6, "noise of the shifted draw", least=0)
     tuned_factors: list[float] = setting([0.5, 1.0, 2.0], "candidates' rates, in units of the recipe's", above=0)
     tuned_batches: list[int] = setting([64], "batch sizes of the candidates", least=1)
-    tuned_epochs: float = setting(4.0, "epochs of a candidate", above=0)
+    tuned_epochs: float = setting(4.0, "epochs of a candidate", above=0, most=1000)
     tuned_reused: int = setting(512, "images on which candidates are compared again and again", least=64)
     tuned_fresh: int = setting(8192, "fresh images for the candidates", least=128)
 
     def __post_init__(self):
         if self.model not in self.models:
             raise RequestError(f"model {self.model} is not among models {self.models}; add it there")
+        for name, size in self.lesion_sizes.items():
+            if name not in ("projection", "hidden") or type(size) is not int or not 1 <= size <= 4096:
+                raise RequestError(f"lesion_sizes {self.lesion_sizes} not understood; projection and hidden, 1 to 4096")
         if len(self.lesion_batches) != 2 or self.lesion_batches[0] >= self.lesion_batches[1]:
             raise RequestError(f"lesion_batches {self.lesion_batches} must be two, the smaller first")
         if self.tuned_reused % 64 or self.tuned_fresh < 2 * self.tuned_reused:

@@ -147,23 +147,30 @@ def inference_figure(table: pd.DataFrame):
 
 
 def picks_figure(runs: Sequence[Run], rule: str, name: str, colour: str = INK):
-    """One set of runs under one clock rule: the runs, and what six ways of making one number publish of them."""
+    """One set of runs under one clock rule: the runs, and what five ways of making one number publish of them; a rule
+    that judges the whole set makes one number, of what every run took to its end.
+    """
     fig, ax = viz.figure(width=viz.MAX_WIDTH, height=2.6)
-    why = public_logs.unable(list(runs), rule)
-    if not why and clock.RULES[rule].per == "set":
-        why = f"{rule} judges a whole set by its mean final metric, not single runs"
+    why, whole = public_logs.unable(list(runs), rule), clock.RULES[rule].per == "set"
+    if whole and not why:
+        answer = clock.score(runs, rule)
+        why = answer.reason if answer.seconds is None else ""
     if why:
         ax.axis("off")
         ax.text(0.5, 0.5, f"{name}\nunder {rule}: not answerable,\n{why}", ha="center", va="center", fontsize=10)
         return fig, f"{name} under {rule}: not answerable, {why}.", None
-    seconds = [clock.time_to_target(run, rule).seconds for run in runs]
-    cost = [public_logs.spent(run, rule) for run in runs]
+    if whole:
+        seconds = [clock.counted_seconds(run, clock.RULES[rule], max(span.end for span in run.spans)) for run in runs]
+        found = {"mean to the end" if math.isfinite(answer.seconds) else "target not proved": answer.seconds}
+    else:
+        seconds = [clock.time_to_target(run, rule).seconds for run in runs]
+        cost, known = [public_logs.spent(run, rule) for run in runs], runs[0].config
+        found = {pick: make(seconds, cost) for pick, make in PICKS.items()}
+        score = mlperf.scored(known.get("round", "v0.7"), known.get("benchmark", ""), seconds)
+        found["MLPerf, by its round"] = score[0]
     ok = sorted(filter(math.isfinite, seconds))
-    y = len(PICKS) + 1 + 0.3 * np.resize([-1, 0.3, -0.3, 1, 0], len(ok))
+    y = len(found) + 0.3 * np.resize([-1, 0.3, -0.3, 1, 0], len(ok))
     ax.plot(ok, y, color=colour, marker="o", alpha=0.6, **DOTS)
-    found = {pick: make(seconds, cost) for pick, make in PICKS.items()}
-    known = runs[0].config
-    found["MLPerf, by its round"] = mlperf.scored(known.get("round", "v0.7"), known.get("benchmark", ""), seconds)[0]
     for place, (pick, value) in enumerate(found.items()):
         finite = math.isfinite(value)
         if finite:
@@ -173,8 +180,8 @@ def picks_figure(runs: Sequence[Run], rule: str, name: str, colour: str = INK):
     missed = len(seconds) - len(ok)
     ax.text(
         1.02,
-        len(PICKS) + 1,
-        f"{missed} of {len(seconds)}\nmissed",
+        len(found),
+        "judged\ntogether" if whole else f"{missed} of {len(seconds)}\nmissed",
         transform=ax.get_yaxis_transform(),
         va="center",
         fontsize=8,
@@ -186,7 +193,8 @@ def picks_figure(runs: Sequence[Run], rule: str, name: str, colour: str = INK):
         f"{pick} {f'{value:,.4g} s' if math.isfinite(value) else 'no number'}" for pick, value in found.items()
     )
     data = pd.DataFrame({"one number": found.keys(), "seconds": found.values()})
-    return fig, f"{name} under {rule}, n = {len(seconds)}, {missed} missed: {words}.", data
+    of = f"judged together{f', {answer.reason}' if answer.reason else ''}" if whole else f"{missed} missed"
+    return fig, f"{name} under {rule}, n = {len(seconds)}, {of}: {words}.", data
 
 
 def autumn_figure(table: pd.DataFrame, text: str):

@@ -84,7 +84,7 @@ CLAIMS = {
 GUILTY = {
     "B": {
         "verdict": "re-score",
-        "lines": (7, 8),
+        "lines": (6, 7, 8),  # the claim's row and the first at the target; without the header they are rows 6 and 7
         "seconds": 5834.16,
         "other": (
             "the log itself is sound, and the run did reach the target later: what is wrong is the claim, so the "
@@ -94,12 +94,13 @@ GUILTY = {
         "slips": {
             5000.4: "that is the claim itself: 92.997 is 93.00 only when rounded, and the rule compares raw values",
             6667.56: "that is the last row; the first that passes counts",
-            1.62: "the column is in hours",
+            1.6206: "the column is in hours",
+            97.236: "those are minutes",
         },
     },
     "E": {
         "verdict": "refuse",
-        "lines": (3, 6),
+        "lines": (3, 4, 5, 6),  # either start, or the block that was trained between them
         "seconds": None,
         "other": (
             "no second score can be had: two starts 412 s apart, with an epoch block trained in between, contradict "

@@ -237,6 +237,8 @@ def reading_figure(runs: Sequence[Run], target: float, every: int, rule: str, na
     if math.isfinite(row["median"]):
         ax.plot(row["median"], 0.5, color="black", marker="D", linestyle="")
         viz.direct_label(ax, row["median"], 0.44, f"median {row['median']:.3g} s", "black")
+    else:
+        ax.text(0.98 * max(cost), 0.51, "median not reached", ha="right", va="bottom", fontsize=8)
     rate = f"{row['reach_rate']:.0%} [{row['reach_low']:.0%}, {row['reach_high']:.0%}]"
     words = (
         f"{name}, target {target:g}, evaluated every {every} steps, clock {rule}: reach rate {rate}, "

@@ -123,34 +123,31 @@ def larger(recipe: Recipe, factor: int) -> Recipe:
     )
 
 
-def split(small: Sequence[Run], large: Sequence[Run]) -> tuple[pd.DataFrame, str]:
-    """The speed-up in median time to accuracy (training seconds) of the large batch over the small one, as throughput
-    over epochs; and a sentence. The table has the numbers of both sides.
+def split(small: Sequence[Run], large: Sequence[Run], target: float) -> tuple[pd.DataFrame, str]:
+    """The speed-up in median time to `target` (training seconds) of the large batch over the small one, as throughput
+    over epochs; and a sentence. The table has the numbers of both sides, and how many reach their announced target.
     """
     rows = []
     for runs in (small, large):
-        seconds = float(np.median(times.seconds_to_target(runs, "algoperf")))
-        epochs = float(
-            np.median([s * runs[0].config["batch"] / runs[0].config["train"] for s in times.steps_to_target(runs)])
-        )
-        reach = f"{sum(map(math.isfinite, times.steps_to_target(runs)))} of {len(runs)}"
+        seconds = float(np.median(times.seconds_to_target(runs, "algoperf", target)))
+        passed = {value: times.steps_to_target(runs, value) for value in (target, times.at(runs[0])["value"])}
+        epochs = float(np.median(passed[target])) * runs[0].config["batch"] / runs[0].config["train"]
+        reach = {value: sum(map(math.isfinite, steps)) for value, steps in passed.items()}
         rows.append(
             {
                 "batch": runs[0].config["batch"],
-                "reached": reach,
-                "median s": seconds,
+                **{f"reach {value:g}": f"{count} of {len(runs)}" for value, count in reach.items()},
+                "median s (algoperf)": seconds,
                 "epochs": epochs,
                 "epochs per s": epochs / seconds,
             }
         )
     table = pd.DataFrame(rows)
-    if not np.isfinite(table[["median s", "epochs"]].to_numpy()).all():
+    if not np.isfinite(table[["median s (algoperf)", "epochs"]].to_numpy()).all():
         return table, "Where more than half of the runs miss, the median is infinite and there is no speed-up to split."
-    factor = rows[1]["batch"] / rows[0]["batch"]
-    found = statistics.scaling(
-        rows[0]["median s"], rows[1]["median s"], 1, factor, rows[0]["epochs"], rows[1]["epochs"]
-    )
+    factor, (before, after) = rows[1]["batch"] / rows[0]["batch"], [row["median s (algoperf)"] for row in rows]
+    found = statistics.scaling(before, after, 1, factor, rows[0]["epochs"], rows[1]["epochs"])
     return table, (
-        f"{factor:.0f} x the batch: {found.throughput_speedup:.2f} x the throughput, {found.epochs_ratio:.2f} x the epochs, "
-        f"so {found.tta_speedup:.2f} x in time to accuracy."
+        f"To {target:g}, {factor:.0f} x the batch: {found.throughput_speedup:.2f} x the throughput, "
+        f"{found.epochs_ratio:.2f} x the epochs, so {found.tta_speedup:.2f} x in time to accuracy."
     )

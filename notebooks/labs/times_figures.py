@@ -124,7 +124,7 @@ def target_figure(groups: Groups):
         drawn = np.where(np.isfinite(medians), medians / base, math.nan)
         ax.plot(100 * shifts, drawn, color=colour, marker="o", markersize=3.5, linestyle="-", markevery=1)
         last, top = np.flatnonzero(np.isfinite(drawn))[-1], max(top, np.nanmax(drawn))
-        ends.append((drawn[last], name + ("" if last == len(shifts) - 1 else ", then a miss"), colour))
+        ends.append((drawn[last], 100 * shifts[last], name, colour))
         for shift, median, steps in zip(shifts, medians, found):
             share = np.mean(np.isfinite(steps))
             row = {"runs": name, "target": announced + shift, "median steps": median, "reach rate": share}
@@ -136,12 +136,17 @@ def target_figure(groups: Groups):
             else f"{name}: the median is a miss even one point below {announced:g}"
         )
     height = -math.inf
-    for end, label, colour in sorted(ends):  # right of all lines, none on another
-        height = max(end, height + 0.09 * top)
-        viz.direct_label(ax, 100 * shifts[-1], height, label, colour)
+    for level, end, label, colour in sorted(ends):  # at their line's end, none on another
+        height = max(level, height + 0.09 * top)
+        if end == 100 * shifts[-1]:
+            viz.direct_label(ax, end, height, label, colour)
+        else:  # beside it other lines go on; all rise, so that above it there is room
+            look = {"ha": "right", "va": "bottom", "fontsize": 8, "color": colour, "zorder": 4}
+            frame = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+            ax.text(end, height + 0.03 * top, f"{label}, then a miss", bbox=frame, **look)
     ax.axvline(0, color="black", linewidth=0.9, linestyle="--")
     ax.set(xlabel="target moved by (points of accuracy)", ylabel="median steps, relative")
-    ax.set(xlim=(-5.3, 4.5), ylim=(0, 1.1 * top))
+    ax.set(xlim=(-5.3, 4.5), ylim=(0, 1.17 * top))
     return fig, "; ".join(words) + ".", pd.DataFrame(table)
 
 

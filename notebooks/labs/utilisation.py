@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from labkit import models, paths
 from labkit.operators.roofline import waited
+from labkit.rules.finding import chosen
 from labkit.simulate import cost
 from labkit.tta import statistics
 
@@ -213,12 +214,13 @@ def batch_table(timings: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["what", "batch", "ms", "images/s"])
 
 
-def recorded_timings(runs: Sequence, evidence: str) -> pd.DataFrame | None:
-    """The last recorded timings of this kind, as of `paired` (name: batch size or variant); None where there are none.
+def recorded_timings(runs: Sequence, evidence: str, **about) -> pd.DataFrame | None:
+    """The last recorded timings of this kind, as of `paired` (name: batch size or variant), whose configuration agrees
+    with `about`; None where there are none.
 
     One run only: a ratio between two machines or two days would not be paired.
     """
-    found = [run for run in runs if run.config.get("evidence") == evidence]
+    found = chosen(runs, {"evidence": evidence, **about})
     if not found:
         return None
     rows = [(row.samples if row.name == "seconds" else row.name, row.value) for row in found[-1].rows]
@@ -226,9 +228,9 @@ def recorded_timings(runs: Sequence, evidence: str) -> pd.DataFrame | None:
     return table.assign(round=table.groupby("name").cumcount())
 
 
-def recorded_peaks(runs: Sequence) -> dict[str, pd.DataFrame]:
-    """Recorded `of_peak` by model."""
-    found = [run for run in runs if run.config.get("evidence") == "step"]
+def recorded_peaks(runs: Sequence, **about) -> dict[str, pd.DataFrame]:
+    """Recorded `of_peak` by model, of the runs whose configuration agrees with `about`."""
+    found = chosen(runs, {"evidence": "step", **about})
     return {run.config["model"]: pd.DataFrame({"of_peak": [row.value for row in run.rows]}) for run in found}
 
 

@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from labkit.operators.roofline import Roofline
-from labkit.operators.trace import KINDS, Trace
 from labkit.teach import viz
+from labs.trace import KINDS, Trace
 
 _GREY = "#8c8c8c"
 LOOKS = {

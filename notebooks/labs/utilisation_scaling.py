@@ -47,7 +47,7 @@ def speed_ups_figure(groups: Sequence[tuple], left_out: Mapping[str, str], title
         title=title,
         xlabel="times as fast as float32 (median of paired ratios, 95 % interval)",
     )
-    ax.xaxis.set_ticks(ticks, labels=[f"{v:.2g}" for v in ticks])
+    ax.xaxis.set_ticks(ticks, labels=[f"{v:g}" for v in ticks])
     ax.xaxis.set_ticks([], minor=True)
     out = f" Left out: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}." if left_out else ""
     return fig, f"{title}. {'; '.join(words)}.{out}", pd.concat(tables, ignore_index=True)

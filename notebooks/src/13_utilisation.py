@@ -3,7 +3,7 @@
 #
 # **Claim: the fastest public trainings leave most of their hardware idle, and a list of speed-ups does not multiply. Where a step's time really goes, what bounds it, and what one optimisation takes away from another can all be measured on one processor core.**
 #
-# Needs lab 11 (clocks and targets); lab 01 helps, once it is there. Cost: the lab prints it below, where it was measured; quick fits one laptop core. No network.
+# Before it: lab 11 (clocks and targets); lab 01 when it is written, until then it can be skipped. Cost: the lab prints it below, where it was measured; quick fits one laptop core. No network.
 
 # %% [markdown]
 # ## You will be able to
@@ -37,12 +37,13 @@ from IPython.display import display
 
 import labkit
 from labkit import doctor, teach
-from labkit.operators import roofline, trace
+from labkit.operators import roofline
 from labkit.teach import viz
 from labs import (
     lab13,
     lesion,
     lesion_figures,
+    trace,
     utilisation,
     utilisation_figures,
     utilisation_scaling,
@@ -110,7 +111,7 @@ question = (
     f"One training step of the deep MLP (8 layers of 64 units, batch {settings.batch}): what share of its time "
     "is spent in matrix products? A number from 0 to 1."
 )
-matrix_guess = teach.predict("13.p1", question, "", answer=None, lab=lab)
+matrix_guess = teach.predict("13.p1", question, "", answer=None, lab=lab, low=0, high=1)
 
 # %%
 question = (
@@ -144,7 +145,7 @@ teach.check("13.1", ring)
 #
 # ### Where a step goes
 #
-# `labkit.operators.trace` profiles one training step and sorts its kernels: matrix work (products and convolutions), normalisation, element by element, reductions and the loss, moving data, the optimizer. What is left computes nothing: Python, the framework's own book-keeping, and any moment in which something else had the core. We call it **overhead**.
+# `labs.trace` profiles one training step and sorts its kernels: matrix work (products and convolutions), normalisation, element by element, reductions and the loss, moving data, the optimizer. What is left computes nothing: Python, the framework's own book-keeping, and any moment in which something else had the core. We call it **overhead**.
 
 # %%
 steps = {
@@ -183,11 +184,11 @@ fig, alt, data = utilisation_figures.roofline_figure(roof, settings.model, trace
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# Left of the balance, memory is the limit: normalisation, ReLU and the update live there, at a tenth of a FLOP per byte, and no amount of arithmetic would help them. A mark *above* the slanted roof is no mistake: its tensors fit in a cache, and the roof is that of main memory.
+# Left of the balance, memory is the *bound*: normalisation, ReLU and the update live there, at a tenth of a FLOP per byte, and no faster arithmetic would help them. A bound is not what is reached: the caption gives each mark's share of its roof, and normalisation and the update lie far below theirs. Their tensors are many and small, so that starting costs more than bytes do, and they pass over them more than once. A mark *above* the slanted roof is no mistake: its tensors fit in a cache, and the roof is that of main memory.
 #
 # ### How much of the peak does a whole step reach?
 #
-# A step and a matrix product are timed in turn, round by round, and compared *within* the round: whatever else the machine does then hits both. The FLOPs are those of the matrix work alone.
+# A step and a matrix product are timed in turn, round by round, and compared *within* the round: whatever else the machine does then hits both. The FLOPs are those of the matrix work alone. Here and below, recorded runs (blue) are drawn only if their model, images and batch are those of your step.
 
 # %%
 peaks = {}
@@ -195,13 +196,13 @@ for name, step in steps.items():
     peaks[name] = utilisation.peak_rounds(step, traces[name].flops, settings.gemm, settings.rounds)
     rows = [("of_peak", value) for value in peaks[name]["of_peak"]]
     lab.evidence("step", rows, model=name, batch=settings.batch, pool=settings.pool)
-recorded = utilisation.recorded_peaks(lab.recorded())
+recorded = utilisation.recorded_peaks(lab.recorded(), batch=settings.batch, pool=settings.pool)
 groups = [("yours", peaks, viz.YOURS)] + [("recorded", recorded, viz.RECORDED)] * bool(recorded)
 fig, alt, data = utilisation_figures.peak_figure(groups, 0.5)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# Claim D11 draws the line at one half for our fast recipe (the ResNet-8 of lab 11, batch 64). **On one processor core the answer may well be more than a half**: a core that multiplies at a few tens of GFLOP/s is easy to keep busy. The paper's entries run on units a thousand times as fast, beside memory that is only some thirty times as fast as a core's: there, everything but the products is what is left. *What this machine cannot show is the very thing the paper is about.*
+# Claim D11 draws the line at one half for our fast recipe (the ResNet-8 of lab 11, batch 64). **On one processor core the answer may well be more than a half**: a core with the peak that you just measured is easy to keep busy. The paper's entries run on units whose arithmetic is faster than a core's by a much larger factor than their memory is: there, everything but the products is what is left. *What this machine cannot show is the very thing the paper is about.*
 #
 # ### Matrix units
 
@@ -241,7 +242,7 @@ about = {"model": settings.model, "batch": settings.batch, "pool": settings.pool
 lab.evidence("variants", [(row.name, row.seconds) for row in timings.itertuples(False)], **about)
 
 groups = [("yours", table, viz.YOURS)]
-before = utilisation.recorded_timings(lab.recorded(), "variants")
+before = utilisation.recorded_timings(lab.recorded(), "variants", **about)
 if before is not None:
     groups.append(("recorded", utilisation.speed_ups(before, utilisation.BASE), viz.RECORDED))
 title = f"one training step of {settings.model} at batch {settings.batch}"
@@ -272,7 +273,8 @@ for what, found in measured.items():
     rows = [("seconds", row.seconds, row.name) for row in found.itertuples(False)]
     lab.evidence(what, rows, model=settings.model, pool=settings.pool, batches=settings.batches)
 groups = [("yours", utilisation.batch_table(measured), viz.YOURS)]
-before = {what: utilisation.recorded_timings(lab.recorded(), what) for what in measured}
+about = {"model": settings.model, "pool": settings.pool}
+before = {what: utilisation.recorded_timings(lab.recorded(), what, **about) for what in measured}
 if all(found is not None for found in before.values()):
     groups.append(("recorded", utilisation.batch_table(before), viz.RECORDED))
 fig, alt, data = utilisation_scaling.batch_figure(groups, settings.model)
@@ -295,7 +297,7 @@ fig, alt, data = utilisation_scaling.communication_figure(table, title, both=Fal
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# Our network is small and our core slow, so there is little to send and much time to send it: with a batch of its own for each worker, this is *easy* to parallelise. A GPU computes the step hundreds of times as fast, and the bytes stay the same.
+# Our network is small and our core slow, so there is little to send and much time to send it: with a batch of its own for each worker, this is *easy* to parallelise. A GPU computes the step in far less time, and the bytes stay the same.
 #
 # Now the public entries. Three families of ImageNet entries in DAWNBench differ mainly in how many machines they use; each file states its schedule of image sizes and batch sizes. From the times of fast.ai's entries with 4 and 8 machines we fit two unknowns, the seconds of computing for an image and the price of a byte that is *not* hidden, and predict the entry with 16. The gradients are 51 MB in 16 bits; a message costs 10 us, our assumption.
 
@@ -326,6 +328,7 @@ else:
 # Each run stops at its first evaluation with the target accuracy; evaluations come after equally many *images* in every cell, and the clock is `dawnbench`, which does not count them. The target was set with seeds that are not among the recorded ones, so that every cell reaches it. Where a run misses all the same, its time is infinite, its seed is left out of the effects in *all* cells, and the caption says so.
 
 # %%
+print(lesion.lesion_words(settings))
 cells = lesion.train_lesion(lab)
 groups = lesion.groups(lab, cells, lesion.lesion_recipes)
 fig, alt, data = lesion_figures.factorial_figure(groups)
@@ -339,7 +342,7 @@ fig, alt, data = lesion_figures.composition_figure(groups)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# The product of the single speed-ups starts from the slow end, the product of the lesions from the fast end. They miss the joint speed-up in opposite directions, and *exactly* by the interactions: with two-way terms only, (product of singles) x (product of lesions) = joint squared; what is left of that is the three-way interaction. Neither list is wrong. They answer other questions: "what would it buy a plain recipe?", and "what would we lose without it?". Only the **share**, an optimisation's speed-up averaged over all orders of switching on (Shapley's value on the log scale), multiplies up to the joint speed-up by construction.
+# The product of the single speed-ups starts from the slow end, the product of the lesions from the fast end. In the recorded runs they miss the joint speed-up in opposite directions. (Yours are one seed at profile quick, without an interval: timing noise alone can turn a ratio near 1 around.) They miss it *exactly* by the interactions: with two-way terms only, (product of singles) x (product of lesions) = joint squared; what is left of that is the three-way interaction. Neither list is wrong. They answer other questions: "what would it buy a plain recipe?", and "what would we lose without it?". Only the **share**, an optimisation's speed-up averaged over all orders of switching on (Shapley's value on the log scale), multiplies up to the joint speed-up by construction.
 #
 # **Where does an interaction come from?** Time is steps times seconds per step, so its logarithm is a sum, and every effect splits into two: one on the *learning* (steps, which carry no timing noise) and one on the *machine* (seconds per step).
 
@@ -362,13 +365,14 @@ viz.show(fig, alt=alt, data=data)
 # Our data come from a generator, so we can do what the owners of a fixed test set cannot: **draw a fresh one**. *Fast* has all three optimisations and a short cycle (warm-up, then cosine decay), and stops at its target, which lies about one point below where the long one ended in a trial. *Hasty* is the recipe that we tried first: half the cycle and an easier target. In that trial it lost 3 points on fresh images, so the fast recipe was made slower until it seemed to keep up; *both* are measured here, or the figure would only show what we picked. *Long* is the same network on the same small images, with a small batch and more epochs, trained to the end. Both are read on the **reused** images (where the other two were stopped), on a **fresh** draw that no training, tuning or trial has seen, and on a **shifted** draw with more noise. Seed by seed and image by image they are paired with the long one; the interval is a bootstrap over seeds *and* images (in blocks of 64). With a single seed it speaks of these models only. "Nearly" is a margin that was written before the sweep: 2 points.
 
 # %%
+print(lesion.arm_words(settings))
 arms = lesion.train_arms(lab)
 groups = lesion.groups(lab, arms, lesion.arm_recipes)
 fig, alt, data = lesion_figures.generalisation_figure(groups)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# Two different questions are in this figure. *Is a fast model as accurate on fresh images?* is the height of a point against the margin. *Does it lose more on the way from reused to fresh images?* is the step from the first point to the second: only that is about overfitting to the benchmark.
+# Two different questions are in this figure. *Is a fast model as accurate on fresh images?* is the height of a point against the margin. *Does it lose more on the way from reused to fresh images?* is the step from the first point to the second ("fresh less reused": below 0 it loses more than the long one): only that is about overfitting to the benchmark (claim D06.gap).
 #
 # ### The test set that everybody has used
 #
@@ -381,7 +385,7 @@ fig, alt, data = lesion_figures.reuse_figure(groups)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# The fresh draw is from the *same* generator, so nothing but the choice itself can make the reused score too good. New photographs collected for an old benchmark may differ from the old ones in other ways too; here they cannot. On the right the choice is played again with every other set of that size that the fresh draw holds: each dot is how much too good the winner looked on its set. Kendall's tau says how far the ranks stay (1: all of them). With few candidates, or with one that is far ahead, there is little to be lucky about.
+# The fresh draw is from the *same* generator: new photographs for an old benchmark may differ from the old ones in other ways too; here they cannot. Still, do not read the answer off the left panel. It has *one* reused set, and if that is hard, it is so for many candidates at once (in the recorded runs for the weaker ones, which lie *above* the dotted diagonal): even the pick may do better on the fresh draw, although it was lucky *beside the others*. What they share has nothing to do with choosing, and averages out over many sets only. So on the right the choice is played again with every other set of that size that the fresh draw holds: each dot is how much too good the winner looked on its set. Kendall's tau says how far the ranks stay (1: all of them). With few candidates, or with one that is far ahead, there is little to be lucky about.
 #
 # ### The claims of this lab
 #
@@ -393,7 +397,7 @@ display(lab.board()[["claim", "statement", "verdict", "evidence", "scale gap"]])
 # %% [markdown]
 # ## Where it breaks
 #
-# - **Scale gap.** One processor core, small images, small networks. A GPU is hundreds of times as fast in arithmetic and some thirty times in memory, so its balance lies much further right: what is a small share of a step here is most of it there. No statement about Tensor Cores can be tested on a processor (D12).
+# - **Scale gap.** One processor core, small images, small networks. A GPU gains far more in arithmetic than in memory, so its balance lies much further right: what is a small share of a step here is most of it there. No statement about Tensor Cores can be tested on a processor (D12).
 # - **Scale gap of the lesion study.** A small recurrent network on generated images of ten classes; three optimisations of ours, not the entries' own (mixed precision, progressive resizing and others).
 # - **The roofline is a bound on large operations.** It knows neither caches nor the price of starting; small kernels lie far below it for reasons that it does not contain.
 # - **FLOPs outside matrix work are estimates** (one per number). They decide where a mark lies from left to right, not how long it takes.
@@ -453,7 +457,7 @@ teach.check("13.2", layer)
 # %% [markdown]
 # ### 13.3 Core: read a trace by hand
 #
-# A profiler gives events: a `name`, `total_us` (with everything that was called from within) and `self_us` (without). Write the **share of the time that is not matrix work**. Which names are matrix products is for you to say; the three traces of the check hold a linear, a convolutional and a recurrent network. One of them:
+# A profiler gives events: a `name`, `total_us` (with everything that was called from within) and `self_us` (without). Write the **share of the time that is not matrix work**. Which names are matrix products is for you to say; the three traces of the check hold a linear, a convolutional and a recurrent network. Three decimals are enough. One of the traces:
 
 # %%
 display(pd.DataFrame(lab13.TRACES["a convolutional network"]))
@@ -478,7 +482,7 @@ teach.check("13.3", outside)
 # %% [markdown]
 # ### 13.4 The killer: where did the 2 x go?
 #
-# "A makes it 1.5 x as fast, B 2 x, C 1.1 x": 3.3 x, says the slide. Yet A and B together are no faster than A alone. You are given the times of all eight combinations, `{"": all off, "A": only A on, "AB": ..., "ABC": all on}`, in four cases with planted interactions. Return
+# "A makes it 1.5 x as fast, B 2 x, C 1.1 x": 3.3 x, says the slide. Yet A and B together are no faster than A alone. You are given the times of all eight combinations, `{"": all off, "A": only A on, "AB": ..., "ABC": all on}`, in five cases with planted interactions. Return
 #
 # 1. the **product** of the three single speed-ups (each against all off),
 # 2. the **joint** speed-up,

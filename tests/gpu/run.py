@@ -28,6 +28,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 import pandas as pd
 import torch
 from labs import plan13, times, utilisation
+from labs.trace import Trace, trace
 from pytorch_lightning.callbacks import LambdaCallback
 from torch.nn import functional as F
 
@@ -35,7 +36,6 @@ from labkit import experiment, machine, models, paths, results
 from labkit.datasets.download import available
 from labkit.errors import RequestError, WorkError, choose
 from labkit.operators import roofline
-from labkit.operators.trace import Trace, trace
 from labkit.optim import build
 from labkit.optim.schedules import require_range
 from labkit.runs import Store

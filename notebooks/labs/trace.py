@@ -4,8 +4,7 @@ Time is what torch.profiler saw: on a CPU an operator's own time, on a CUDA devi
 of matrix work are counted (`torch.utils.flop_counter`, and a formula for fused recurrent layers); for every other
 kernel they are estimated as one per element of its largest tensor. Bytes are estimated as all tensors that go in plus
 all that come out, as if no cache kept any. When not to use it: for small differences. The profiler slows a step of
-many small operators (`profiled` against `seconds` says by how much); compare two versions with interleaved timings.
-"""
+many small operators (`profiled` against `seconds` says by how much); compare two versions with interleaved timings."""
 
 import contextlib
 import os
@@ -56,8 +55,7 @@ class Trace:
     """One step by kind of kernel (`KINDS`). `overhead` is what computes nothing: Python, dispatch, views, an idle GPU.
 
     `seconds` is the fastest undisturbed step, `profiled` the fastest one under the profiler, which `kinds` splits.
-    `matrix_units` is the share of kernel time in kernels that use them; None where that cannot be observed (CPU).
-    """
+    `matrix_units` is the share of kernel time in kernels that use them; None where that cannot be observed (CPU)."""
 
     seconds: float
     profiled: float
@@ -77,8 +75,7 @@ def trace(step: Callable, device: str = "cpu", repeats: int = 3) -> Trace:
 
     Args:
         step: `step(update)` takes one training step and enters the context `update()` around the optimizer's part;
-            it can be called without. Its model trains meanwhile: the weights are not what they were.
-    """
+            it can be called without. Its model trains meanwhile: the weights are not what they were."""
     plain, found = [], []
     waited(device, step)
     for _ in range(repeats):
