@@ -96,7 +96,8 @@ def checked(*names: str | None) -> list[Path | None]:
     for place in given:
         there = place if place.exists() else place.parent
         wrong = "it is a folder" if place.is_dir() else "" if place.parent.is_dir() else "its folder does not exist"
-        wrong = wrong or ("" if os.access(there, os.W_OK) and os.access(place.parent, os.W_OK) else "it may not be written")
+        allowed = os.access(there, os.W_OK) and os.access(place.parent, os.W_OK)
+        wrong = wrong or "it may not be written" * (not allowed)
         if wrong and not special(place):
             raise RequestError(f"cannot write {place}: {wrong}")
     return places

@@ -157,8 +157,8 @@ def refuse(log: dict, reason: str) -> None:
 
 
 def round_of(format: str, folder: Path) -> str:
-    """The round of a log. Only the first two formats name it; later ones go by a folder such as `training_results_v1.0`,
-    and count as v0.7 where there is none."""
+    """The round of a log. Only the first two formats name it; later ones go by a folder such as
+    `training_results_v1.0`, and count as v0.7 where there is none."""
     if format not in ("", "v0.7"):
         return format
     rounds = (ROUND.fullmatch(part) for part in reversed(folder.resolve().parts))

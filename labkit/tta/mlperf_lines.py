@@ -109,6 +109,9 @@ def parsed(line: bytes) -> tuple:
     # Only JSON in braces shows that it was not cut off, so anything else must end with its line.
     if not match or not (whole or (match[5] or "").endswith("}")):
         raise ValueError("not a whole line")
+    spoken = re.fullmatch(r"\{\W*success\W+(true|false)\W*\}", match[5] or "", re.IGNORECASE)  # as Python writes it
+    if spoken:
+        return match[1], match[2], number(match[3]), match[4], {"success": spoken[1].lower()}, {}
     value = json.loads(match[5]) if match[4] in KEYS and match[5] else None
     return match[1], match[2], number(match[3]), match[4], value, {}
 

@@ -5,6 +5,7 @@ Nothing depends on the order of lines: several ranks write into one file, buffer
 zero. What must agree does so in time: no work before the start, epochs that do not run backwards, a success next to an
 evaluation that meets the logged target."""
 
+import contextlib
 import gzip
 import math
 from pathlib import Path
@@ -74,16 +75,17 @@ def judge(lines: Lines, record: dict) -> None:
     known = TARGETS.get((lines.format, lines.benchmark))
     if known is not None and isinstance(target, float) and target != known:
         record["flags"].append("target-below-round" if target < known else "target-above-round")
-    course, after = evaluations(lines.found, start, stop, record)
+    course, after = evaluations(lines, start, stop, record)
     check_epochs(course, record)
     record["course"] = [(seconds - start, epoch, value) for seconds, epoch, value in course]
     record["target"] = shown(target)
     last = course[-1][2] if course else None
-    whole = complete(course, after, lines.work, start, stop, record) if success is not False else True
+    whole = complete(course, after, lines, start, stop, success, record)
     if success is None:
-        if target is None or not course or not whole:
+        reached = target is not None and course and meets(last, target)
+        if target is None or not course or not (whole or reached):
             raise Unreadable("run_stop does not say how the run ended, and no evaluation beside it meets a logged target")
-        success = meets(last, target)
+        success = reached
         record["flags"].append("success-inferred")
     elif target is not None and course and meets(last, target) != success and (success or not lines.garbled):
         said = "success" if success else "no success"
@@ -105,26 +107,26 @@ def judge(lines: Lines, record: dict) -> None:
             record["last_value"], record["last_epoch"] = shown(last), course[-1][1]
 
 
-def complete(course: list, after: list, work: list, start: float, stop: float, record: dict) -> bool:
-    """Whether the evaluation that stopped the run is there; if not, why the run may still be one.
+def complete(course: list, after: list, lines: Lines, start: float, stop: float, success, record: dict) -> bool:
+    """Whether the evaluation that stopped the run is there, as far as its beginning or the usual pace can tell. If not,
+    what the run's own stop says stands, and what that evaluation said is left empty.
 
     Raises:
-        Unreadable: no evaluation at all, or none where a stop can be."""
-    if not course and not after:
+        Unreadable: a run that did not miss has no evaluation at all."""
+    late = bool(after) and (lines.benchmark == "minigo" or after[0][0] <= stop + TOGETHER or not course)
+    if not course and not after and success is not False:
         raise Unreadable("contradicts itself: no evaluation before run_stop")
-    if not course:
-        record["flags"].append("evaluation-after-stop")
+    if course:
+        times = [start] + [seconds for seconds, *_ in course]
+        pace = sorted(b - a for a, b in zip(times, times[1:]))[len(course) // 2]
+        lost = len(course) > 2 and stop - times[-1] > max(TOGETHER, pace) / 2
+        lost |= any(tag == "eval_start" and times[-1] + 1e-3 < seconds < stop - 1e-3 for seconds, tag in lines.work)
+        if not lost and not (late and lines.benchmark == "minigo"):
+            return True
+        record["flags"].append("evaluation-after-stop" if late else "last-evaluation-missing")
         return False
-    times = [start] + [seconds for seconds, *_ in course]
-    gaps = sorted(b - a for a, b in zip(times, times[1:]))
-    since = stop - course[-1][0]
-    again = any(tag == "eval_start" and times[-1] + 1e-3 < seconds < stop - 1e-3 for seconds, tag in work)
-    if since <= max(5 * TOGETHER, gaps[len(gaps) // 2] / 2) and not again:
-        return True
-    if after or since > 1.5 * gaps[-1] + 60:
-        raise Unreadable(f"contradicts itself: no evaluation within {since:.6g} s before run_stop")
-    record["flags"].append("last-evaluation-missing")
-    return False
+    record["flags"] += ["evaluation-after-stop"] * late
+    return not late
 
 
 def interval(lines: Lines, record: dict) -> tuple[float, float, bool | None]:
@@ -143,9 +145,9 @@ def interval(lines: Lines, record: dict) -> tuple[float, float, bool | None]:
     if len(said) > 1:
         raise Unreadable("contradicts itself: run_stop lines with different outcomes")
     start, stop = starts[-1], stops[0]
-    early = min((seconds for seconds, _ in lines.work if seconds > 0), default=start)
-    if early < start - TOGETHER:
-        raise Unreadable(f"contradicts itself: an epoch or evaluation began {start - early:.6g} s before run_start")
+    early = min((seconds for seconds, tag in lines.work if seconds > 0 and tag != "eval_start"), default=start)
+    if early < starts[0] - TOGETHER:  # an evaluation alone may warm up before
+        raise Unreadable(f"contradicts itself: training began {start - early:.6g} s before run_start")
     if not SHORTEST <= stop - start <= LONGEST:
         raise Unreadable(f"its clock cannot be right: run_stop {stop - start:.6g} s after run_start")
     # Another origin is believed where lines with true times leave room for the run, and no room for it in seconds.
@@ -171,7 +173,8 @@ def outcome(value, metadata: dict) -> bool | None:
 def target_of(lines: dict):
     """The logged target, a number or numbers by name; None if none is logged."""
     try:
-        targets = [measured(value) for _, value, _ in lines["eval_target"] if value is not None]
+        named = (value for _, value, _ in lines["eval_target"] if value is not None)
+        targets = [measured(value["value"] if isinstance(value, dict) and "value" in value else value) for value in named]
     except (ValueError, OverflowError):
         raise Unreadable("its eval_target is no number") from None
     if any(target != targets[0] for target in targets):
@@ -179,17 +182,18 @@ def target_of(lines: dict):
     return targets[0] if targets else None
 
 
-def evaluations(lines: dict, start: float, stop: float, record: dict) -> tuple[list, list]:
+def evaluations(lines: Lines, start: float, stop: float, record: dict) -> tuple[list, list]:
     """(seconds, epoch, value) of the evaluations from start to stop, in time, and of those after the stop."""
     found, course, after = [], [], []
-    for seconds, value, metadata in lines["eval_accuracy"]:
+    for seconds, value, metadata in lines.found["eval_accuracy"]:
         inner = value if isinstance(value, dict) and "value" in value else {}
-        epoch = inner.get("epoch", metadata.get("epoch_num"))
+        epoch = None
+        with contextlib.suppress(ValueError, OverflowError):  # some write placeholders
+            epoch = number(inner.get("epoch", metadata.get("epoch_num")))
         try:
-            epoch = None if epoch is None else number(epoch)
             found.append((seconds, epoch, measured(inner.get("value", value))))
         except (ValueError, OverflowError):
-            raise Unreadable(f"an evaluation is no number that a metric can be: {str(value)[:40]}") from None
+            lines.garbled = True
     for one in sorted(found, key=lambda one: (one[0], -math.inf if one[1] is None else one[1], str(one[2]))):
         if 0 < one[0] < start - SLACK:
             raise Unreadable(f"contradicts itself: an evaluation {start - one[0]:.6g} s before run_start")
@@ -198,9 +202,9 @@ def evaluations(lines: dict, start: float, stop: float, record: dict) -> tuple[l
             record["flags"] += ["evaluation-outside"] * ("evaluation-outside" not in record["flags"])
         elif not course or one[1] != course[-1][1] or one[0] - course[-1][0] > TOGETHER:
             course.append(one)
-        elif str(one[2]) != str(course[-1][2]) and one[1] is not None:
-            raise Unreadable(f"contradicts itself: {shown(course[-1][2])} and {shown(one[2])} for one evaluation")
-        elif one[1] is None and one[2] != course[-1][2]:
+        elif not same(one[2], course[-1][2]):
+            if one[1] is not None and one[0] - course[-1][0] <= SLACK:
+                raise Unreadable(f"contradicts itself: {shown(course[-1][2])} and {shown(one[2])} for one evaluation")
             course.append(one)
     return course, after
 
@@ -216,6 +220,13 @@ def measured(value):
     if not 0 <= number(value) <= 100:
         raise ValueError(f"{value!r} is no metric")
     return number(value)
+
+
+def same(one, other) -> bool:
+    """Whether several ranks may have printed these for one evaluation: equal but for rounding."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-4) or is_nan(one) and is_nan(other)
+    return str(one) == str(other)
 
 
 def is_nan(value) -> bool:
