@@ -168,8 +168,8 @@ def round_of(format: str, folder: Path) -> str:
 
 
 def system_row(round: str, system: str, benchmark: str, logs: list[dict]) -> dict:
-    """One system on one benchmark: spread of its converged runs, and its score or why it has none. A copy of a log is no
-    run."""
+    """One system on one benchmark: spread of its converged runs, and its score or why it has none. A copy of a log is
+    no run."""
     logs = [log for log in logs if not log["reason"].startswith(COPY)]
     times = [log["tta_seconds"] if log["converged"] else math.inf for log in logs]
     reached = [t for t in times if math.isfinite(t)]

@@ -8,13 +8,21 @@ import re
 from dataclasses import dataclass
 
 KEYS = ("run_start", "run_stop", "eval_accuracy", "eval_target", "submission_benchmark")
-OTHER = rb'LOG \{[^{}]*?"key": *"(?!%s)\w+"' % "|".join(KEYS).encode()  # most lines of v0.7: they need no parsing
+# Most lines of v0.7 have another key, and the usual order of fields: they need no parsing.
+OTHER = (
+    rb'LOG \{"namespace": *"\w*", *"time_ms": *\d+,(?: *"event_type": *"\w+",)? *"key": *"(?!%s)\w+"'
+    % "|".join(KEYS).encode()
+)
 LINE = re.compile(rb":::ML(?!%s)(?:LOG|L|Pv)[^\r\n:]*+(?::(?!::ML)[^\r\n:]*+)*+(?:\r?\n|\r|(?=:::ML))?" % OTHER)
 TRUE = re.compile(rb'"time_ms": *([1-9]\d{9})\d{3}\b|:::ML(?:L|P\S{1,80} \S{1,80}) ([1-9]\d{9})\b')
 WORK = re.compile(
-    rb':::ML(?:P\S{1,80} \S{1,80}|L) (\d{1,17}(?:\.\d{1,9})?)(?: \([^\r\n]{0,300}?\))? (train_epoch|(?:epoch|block|eval)_start)\b'
-    rb'|:::MLLOG [^\r\n]{0,200}?"time_(ms|s)": *(\d{1,17}(?:\.\d{1,9})?)[^\r\n]{0,200}?"key": *"((?:epoch|block|eval)_start)"'
+    rb":::ML(?:P\S{1,80} \S{1,80}|L) (\d{1,17}(?:\.\d{1,9})?)(?: \([^)\r\n]{0,300}\))? "
+    rb"(train_epoch|(?:epoch|block|eval)_start)\b"
 )
+BEGIN = re.compile(
+    rb'"time_ms": ?(\d{1,17}),(?: ?"event_type": ?"INTERVAL_START",)? ?"key": ?"((?:epoch|block|eval)_start)"'
+)
+DECODER = json.JSONDecoder()
 V05 = re.compile(r":::MLP(v\d+\.\d+)(?:\.\d+)? (\S+) (\S+) \(.*?\) (\w+)(?:: (.*))?")
 V06 = re.compile(r":::MLL (\S+) (\w+): (\{.*)")
 KEY = re.compile(rb':::MLP\S{1,80} \S{1,80} \S{1,80} \([^\n]{0,300}?\) (\w+)\b.|:::MLL \S{1,80} (\w+):|"key": *"(\w+)"')
@@ -31,8 +39,8 @@ class Unreadable(ValueError):
 
 @dataclass
 class Lines:
-    """What a log holds: by key, (seconds, value, metadata) of each line once; `work`: (seconds, tag) of the beginnings of
-    epochs, blocks and evaluations; whether tagged lines before the stop are `garbled`; `span`: if the start has another
+    """What a log holds: by key, (seconds, value, metadata) of each line once; `work`: (seconds, tag) of the beginnings
+    of epochs, blocks and evaluations; whether tagged lines before the stop are `garbled`; `span`: if the start has another
     origin than 1970, the seconds between the first and the last line with a true time."""
 
     format: str
@@ -72,7 +80,8 @@ def events(content: bytes) -> Lines:
                 garbled = min(garbled, match.start())
             continue
         formats.add(kind)
-        names |= {canonical(name)} - {""}
+        if name:
+            names |= {canonical(name)} - {""}
         if key == "submission_benchmark" and isinstance(value, str):
             names |= {canonical(value)} - {""}
         elif key in KEYS:
@@ -86,8 +95,9 @@ def events(content: bytes) -> Lines:
     by_key = {key: list(several.values()) for key, several in found.items()}
     other = any(when < 1e9 for when, *_ in by_key["run_start"])
     true = [int(ms or seconds) for ms, seconds in TRUE.findall(content)] if other else []
-    work = [(float(old), tag.decode()) if old else (float(when) / (1000 if unit == b"ms" else 1), key.decode())
-            for old, tag, unit, when, key in WORK.findall(content)]
+    work = [(float(when), tag.decode()) for when, tag in WORK.findall(content)]
+    if "v0.7" in formats:
+        work += [(int(when) / 1000, tag.decode()) for when, tag in BEGIN.findall(content)]
     span = max(true) - min(true) if true else 0
     return Lines(formats.pop(), names.pop() if names else "", by_key, work, garbled < stop_at, span)
 
@@ -118,7 +128,7 @@ def parsed(line: bytes) -> tuple:
 
 def first_json(text: str) -> dict:
     """The JSON object with which a text starts; other output may follow it on the line."""
-    entry, _ = json.JSONDecoder().raw_decode(text)
+    entry, _ = DECODER.raw_decode(text)
     if not isinstance(entry, dict):
         raise ValueError("no object")
     return entry
@@ -133,7 +143,8 @@ def mapping(entry: dict) -> dict:
 
 def number(value) -> float:
     """A finite number, also where it is written as a text; ValueError for anything else."""
-    known = isinstance(value, (int, float, str)) and not isinstance(value, bool) and "_" not in str(value)
-    if not known or not abs(float(value)) < math.inf:
+    known = type(value) in (int, float) or type(value) is str and "_" not in value
+    found = float(value) if known else math.nan
+    if not abs(found) < math.inf:
         raise ValueError(f"{value!r} is no finite number")
-    return float(value)
+    return found

@@ -5,9 +5,9 @@ Nothing depends on the order of lines: several ranks write into one file, buffer
 zero. What must agree does so in time: no work before the start, epochs that do not run backwards, a success next to an
 evaluation that meets the logged target."""
 
-import contextlib
 import gzip
 import math
+import stat
 from pathlib import Path
 
 from labkit.tta.mlperf_lines import Lines, Unreadable, events, number
@@ -39,22 +39,27 @@ def read(path: Path) -> dict:
     """What one log says (`.gz` is unpacked).
 
     Returns:
-        `format, benchmark` (one name for each, or ""), `run_start, run_stop` (seconds as logged), `tta_seconds` (NaN for
-        a miss), `converged, last_value, target, evaluations, last_epoch, flags` (a list), `reason` (why there is no
+        `format, benchmark` (one name for each, or ""), `run_start, run_stop` (seconds as logged), `tta_seconds` (NaN
+        for a miss), `converged, last_value, target, evaluations, last_epoch, flags` (a list), `reason` (why there is no
         number; else ""), `course` (seconds since run_start, epoch, value of each evaluation)."""
     record = blank()
     try:
-        if path.stat().st_size > LARGEST or not path.is_file():
+        about = path.stat()
+        if about.st_size > LARGEST or not stat.S_ISREG(about.st_mode):
             raise Unreadable(f"no plain file, or larger than {LARGEST >> 20} MiB")
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as stream:
-            content = stream.read(LARGEST + 1)
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            with gzip.open(path) as stream:
+                content = stream.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise Unreadable(f"larger than {LARGEST >> 20} MiB")
         lines = events(content)
         record.update(format=lines.format, benchmark=lines.benchmark)
         judge(lines, record)
     except (OSError, EOFError, Unreadable) as error:
-        reason = str(error) if isinstance(error, Unreadable) else f"cannot be read: {getattr(error, 'strerror', '') or error}"
+        reason = str(error)
+        if not isinstance(error, Unreadable):
+            reason = f"cannot be read: {getattr(error, 'strerror', '') or error}"
         return {**blank(), "format": record["format"], "benchmark": record["benchmark"], "reason": reason}
     return record
 
@@ -84,7 +89,7 @@ def judge(lines: Lines, record: dict) -> None:
     if success is None:
         reached = target is not None and course and meets(last, target)
         if target is None or not course or not (whole or reached):
-            raise Unreadable("run_stop does not say how the run ended, and no evaluation beside it meets a logged target")
+            raise Unreadable("run_stop does not say how it ended, and no evaluation beside it meets a logged target")
         success = reached
         record["flags"].append("success-inferred")
     elif target is not None and course and meets(last, target) != success and (success or not lines.garbled):
@@ -173,8 +178,9 @@ def outcome(value, metadata: dict) -> bool | None:
 def target_of(lines: dict):
     """The logged target, a number or numbers by name; None if none is logged."""
     try:
-        named = (value for _, value, _ in lines["eval_target"] if value is not None)
-        targets = [measured(value["value"] if isinstance(value, dict) and "value" in value else value) for value in named]
+        given = [value for _, value, _ in lines["eval_target"] if value is not None]
+        given = [value["value"] if isinstance(value, dict) and "value" in value else value for value in given]
+        targets = [measured(value) for value in given]
     except (ValueError, OverflowError):
         raise Unreadable("its eval_target is no number") from None
     if any(target != targets[0] for target in targets):
@@ -187,9 +193,11 @@ def evaluations(lines: Lines, start: float, stop: float, record: dict) -> tuple[
     found, course, after = [], [], []
     for seconds, value, metadata in lines.found["eval_accuracy"]:
         inner = value if isinstance(value, dict) and "value" in value else {}
-        epoch = None
-        with contextlib.suppress(ValueError, OverflowError):  # some write placeholders
-            epoch = number(inner.get("epoch", metadata.get("epoch_num")))
+        epoch = inner.get("epoch", metadata.get("epoch_num"))
+        try:
+            epoch = number(epoch)
+        except (ValueError, OverflowError):
+            epoch = None  # some write placeholders
         try:
             found.append((seconds, epoch, measured(inner.get("value", value))))
         except (ValueError, OverflowError):
