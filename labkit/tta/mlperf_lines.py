@@ -40,8 +40,8 @@ class Unreadable(ValueError):
 @dataclass
 class Lines:
     """What a log holds: by key, (seconds, value, metadata) of each line once; `work`: (seconds, tag) of the beginnings
-    of epochs, blocks and evaluations; whether tagged lines before the stop are `garbled`; `span`: if the start has another
-    origin than 1970, the seconds between the first and the last line with a true time."""
+    of epochs, blocks and evaluations; whether tagged lines before the stop are `garbled`; `span`: if the start has
+    another origin than 1970, the seconds between the first and the last line with a true time."""
 
     format: str
     benchmark: str
