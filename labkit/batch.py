@@ -1,9 +1,7 @@
 """Executing notebooks by papermill: one lab or the whole course, into a results folder with a report. There is no
 second path to a result."""
 
-import base64
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -20,7 +18,6 @@ from labkit import machine, paths
 from labkit.errors import RequestError, WorkError
 from labkit.progress import FILE_VARIABLE, follow
 from labkit.results import choose_folder, now, read_manifest, writable, write_manifest
-from labkit.runs import Store, pack
 
 PLACES = ("LABKIT_DATA", "LABKIT_CACHE")
 
@@ -123,18 +120,10 @@ def execute(source: Path, target: Path, request: dict) -> None:
           environment({FILE_VARIABLE: str(Path(scratch) / "line"), **places}), follow(Path(scratch) / "line")):
         for attempt in range(2):
             try:
-                papermill.execute_notebook(
-                    str(source),
-                    str(target),
-                    parameters=parameters,
-                    kernel_name="python3",
-                    progress_bar=False,
-                    cwd=str(paths.notebooks()),
-                    store_widget_state=False,
-                    start_timeout=60,
-                    # The kernel listens on this machine only; a warning about plain text would stand in the terminal.
-                    extra_arguments=["--IPKernelApp.log_level=40"],
-                )
+                # The kernel listens on this machine only; its warning about plain text would stand in the terminal.
+                papermill.execute_notebook(str(source), str(target), parameters=parameters, kernel_name="python3",
+                                           progress_bar=False, cwd=str(paths.notebooks()), store_widget_state=False,
+                                           start_timeout=60, extra_arguments=["--IPKernelApp.log_level=40"])
                 break
             except papermill.PapermillExecutionError as error:
                 raise WorkError(f"cell {error.cell_index}: {error.ename}: {error.evalue}") from None
@@ -146,8 +135,7 @@ def execute(source: Path, target: Path, request: dict) -> None:
 
 @contextlib.contextmanager
 def environment(values: dict):
-    """Environment variables for the kernels that start inside (kernels of parallel jobs share them: only one can show
-    its progress)."""
+    """Environment variables for the kernels that start inside (parallel jobs share them: one can show its progress)."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -167,75 +155,6 @@ def keep_fresh(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, target)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def record(path: str) -> Path:
-    """Pack the runs that an executed notebook used into `data/results/NN.jsonl.gz`, to be committed with the kit.
-
-    Raises:
-        RequestError: not an executed lab, or its runs are no longer in the store."""
-    from labkit import report
-
-    notebook = Path(path)
-    if not notebook.is_file() or notebook.suffix != ".ipynb":
-        raise RequestError(f"{path} is not a notebook; give an executed one, "
-                           "such as results/<time>/07_large_batches.ipynb")
-    found = report.records(notebook)
-    if not found:
-        raise RequestError(f"{path} holds no record; execute it to its end with: "
-                           "python -m labkit run LAB --profile full")
-    wanted, lab = set(found[-1]["runs"]), labs.find(found[-1]["lab"]).number
-    if not wanted:
-        raise RequestError(f"{path} used no runs; there is nothing to record")
-    runs = {f"{run.header.identity}-{run.header.machine}": run for run in Store(paths.store()).runs(lab)}
-    runs = [run for key, run in runs.items() if key in wanted]
-    if len(runs) < len(wanted):
-        raise RequestError(f"{path} used {len(wanted)} runs, of which the store holds {len(runs)}; run it again")
-    target = paths.data() / "results" / f"{lab}.jsonl.gz"
-    pack(runs, target)
-    return target
-
-
-def refresh_outputs(names: Sequence[str] = ()) -> list[Path]:
-    """Run readers' copies at `quick` (all, or the labs named), keep their small outputs in the committed notebooks, the
-    figures of cells tagged `figure:NAME` in `data/figures`, and the measured cost in `data/results/costs.json`."""
-    import nbformat
-
-    from labkit import doctor
-    from labkit.teach import notebooks
-
-    facts, kept = machine.hardware(), []
-    place = {"cpu": facts["cpu"], "threads": facts["threads"], "gflops": round(doctor.matrix_multiply(1024, 5), 1)}
-    for entry in [labs.find(name) for name in names] or [entry for entry in labs.course().values() if entry.exists]:
-        with tempfile.TemporaryDirectory(prefix="labkit-") as scratch:
-            target, begin = Path(scratch) / "executed.ipynb", time.perf_counter()
-            request = {"profile": "quick", "seeds": "0", "overrides": {}, "record_to": str(Path(scratch) / "runs")}
-            execute(entry.notebook, target, request)
-            seconds = time.perf_counter() - begin
-            clean = notebooks.build(paths.notebooks() / "src" / f"{entry.stem}.py", solutions=False)
-            notebook = notebooks.keep_outputs(nbformat.read(target, as_version=4), clean)
-        entry.notebook.write_text(notebooks.dumps(notebook), encoding="utf-8", newline="\n")
-        kept += [entry.notebook, *keep_figures(notebook)]
-        costs = labs.costs()
-        costs.setdefault(entry.number, {})["quick"] = {"seconds": round(seconds, 1), **place}
-        path = paths.data() / "results" / "costs.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(costs, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    return kept
-
-
-def keep_figures(notebook) -> list[Path]:
-    """Write the last figure of each cell tagged `figure:NAME` to `data/figures/NAME.png`, for the README."""
-    kept = []
-    for cell in notebook.cells:
-        images = [o["data"]["image/png"] for o in cell.get("outputs", ()) if "image/png" in o.get("data", {})]
-        for tag in cell.metadata.get("tags", ()):
-            if tag.startswith("figure:") and images:
-                path = paths.data() / "figures" / f"{tag.removeprefix('figure:')}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(base64.b64decode(images[-1]))
-                kept.append(path)
-    return kept
 
 
 if sys.platform == "win32":  # papermill's kernel client needs a selector loop there

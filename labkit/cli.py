@@ -136,23 +136,22 @@ def bench(arguments) -> int:
 
 
 def notebooks(arguments) -> int:
-    from labkit import batch, paths, readme
-    from labkit.teach import notebooks as builder
+    from labkit import paths
 
-    for path in builder.write(paths.notebooks() / "src", paths.notebooks()):
+    for path in paths.lab_part("builder", "authoring").write(paths.notebooks() / "src", paths.notebooks()):
         say(f"built {path}")
     if not arguments.sources_only:
-        for path in batch.refresh_outputs(arguments.labs):
+        for path in paths.lab_part("outputs", "authoring").refresh(arguments.labs):
             say(f"kept the outputs of {path}")
-    for path in readme.refresh():
+    for path in paths.lab_part("readme", "authoring").refresh():
         say(f"wrote {path}")
     return 0
 
 
 def badges(arguments) -> int:
-    from labkit import readme
+    from labkit.paths import lab_part
 
-    for path in readme.set_repository(arguments.repo):
+    for path in lab_part("readme", "authoring").set_repository(arguments.repo):
         say(f"wrote {path}")
     return 0
 
@@ -166,14 +165,31 @@ def tta(arguments) -> int:
     return 0
 
 
-def record(arguments) -> int:
-    from labkit import batch
+def sweep(arguments) -> int:
+    from labkit import paths, sweep
+    from labkit.runs import Store
 
-    say(str(batch.record(arguments.notebook)))
+    quiet_downloads()
+    if arguments.out is not None and not arguments.out.strip():
+        raise RequestError("--out is empty; give a folder")
+    store = Store(Path(arguments.out).expanduser() if arguments.out else paths.store())
+    outcome = sweep.run(sweep.load(arguments.file), store, arguments.ray, arguments.gpus_per_trial)
+    for trial, trace in outcome.failed:
+        sys.stderr.write(f"labkit: {trial.name} failed:\n{trace.rstrip()}\n")
+    say(str(store.folder))
+    return 1 if outcome.failed else 0
+
+
+def record(arguments) -> int:
+    from labkit.paths import lab_part
+
+    say(str(lab_part("outputs", "authoring").record(arguments.notebook)))
     return 0
 
 
 def parser() -> Parser:
+    from labkit import sweep as sweeps  # its text is the help
+
     top = Parser(prog="labkit", description="Measure parallel and large-batch deep learning on the machine you have.")
     top.add_argument("--version", action="version", version=f"labkit {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
@@ -212,9 +228,8 @@ def parser() -> Parser:
     seven.add_argument("labs", nargs="*", metavar="LAB", help="run only these")
     eight = verb(badges, "badges", "write the repository's public address into README and notebooks")
     eight.add_argument("repo", metavar="OWNER/NAME")
-    sources = verb(tta, "tta", "time to accuracy: read public logs, export your runs").add_subparsers(
-        dest="source", required=True, metavar="SOURCE", parser_class=Parser
-    )
+    sources = verb(tta, "tta", "time to accuracy: read public logs, export your runs")
+    sources = sources.add_subparsers(dest="source", required=True, metavar="SOURCE", parser_class=Parser)
     one = sources.add_parser("dawnbench", help="entries of the DAWNBench repository, a task folder, or one entry")
     one.add_argument("path", metavar="PATH")
     one.add_argument("--csv", metavar="FILE", help="write the training entries as a table")
@@ -227,6 +242,12 @@ def parser() -> Parser:
     three.add_argument("runs", nargs="+", metavar="RUNS", help=".jsonl or .jsonl.gz files, or folders with such files")
     three.add_argument("--to", required=True, choices=("dawnbench", "mlperf"))
     three.add_argument("--out", required=True, metavar="DIR")
+    ten = verb(sweep, "sweep", "train a grid of recipes that a file describes, here or on a Ray cluster")
+    ten.formatter_class, ten.description = argparse.RawDescriptionHelpFormatter, sweeps.__doc__
+    ten.add_argument("file", metavar="FILE.yaml")
+    ten.add_argument("--ray", metavar="ADDRESS", help="auto, local, host:port or ray://host:port")
+    ten.add_argument("--gpus-per-trial", type=float, default=0, metavar="X", help="under Ray; may be a fraction")
+    ten.add_argument("--out", metavar="DIR", help="store of runs (default: LABKIT_STORE, or results/runs)")
     nine = verb(record, "record", "pack the runs that an executed notebook used into data/results, to be committed")
     nine.add_argument("notebook", metavar="NOTEBOOK")
     return top
@@ -251,21 +272,15 @@ def main(arguments=None) -> int:
         status = parsed.function(parsed)
         sys.stdout.flush()  # so that a reader who has gone is noticed here, not while Python ends
         return status
-    except RequestError as error:
-        sys.stderr.write(f"labkit: {one_line(error)}\n")
-        return 2
-    except WorkError as error:
-        sys.stderr.write(f"labkit: {one_line(error)}\n")
-        return 1
     except KeyboardInterrupt:
         sys.stderr.write("labkit: stopped; finished runs are kept, the same command goes on from them\n")
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
+    except (RequestError, WorkError, OSError) as error:
         sys.stderr.write(f"labkit: {one_line(error)}\n")
-        return 1
+        return 2 if isinstance(error, RequestError) else 1
 
 
 def one_line(error: Exception | str) -> str:

@@ -141,23 +141,12 @@ def encode(record: dict) -> str:
     return json.dumps(safe, separators=(",", ":"), allow_nan=False)
 
 
-def whole(value) -> int:
-    """A whole number of a line as it was read; like `real` and `text`, a ValueError for anything else."""
-    if type(value) is not int:
-        raise ValueError(f"{value!r} is not a whole number")
-    return value
-
-
-def real(value) -> float:
-    if type(value) not in (int, float) and value not in NOT_FINITE:
-        raise ValueError(f"{value!r} is not a number")
-    return float(value)
-
-
-def text(value) -> str:
-    if type(value) is not str:
-        raise ValueError(f"{value!r} is not a text")
-    return value
+def exact(kind: type, value):
+    """A field of a line as the type that it is declared with, a ValueError for anything else; for `float` also a whole
+    number, or one of the texts `NOT_FINITE`."""
+    if type(value) is not kind and not (kind is float and (type(value) is int or value in NOT_FINITE)):
+        raise ValueError(f"{value!r} is not of type {kind.__name__}")
+    return kind(value)
 
 
 def parse(lines: Iterable[bytes], name: str = "run") -> Iterator[Run]:
@@ -185,12 +174,9 @@ def parse(lines: Iterable[bytes], name: str = "run") -> Iterator[Run]:
             elif run is None:
                 raise ValueError("no run line before it")
             elif kind == "span":
-                run.spans.append(Span(record["kind"], real(record["start"]), real(record["end"])))
+                run.spans.append(Span(*[exact(kind, record[name]) for name, kind in Span.__annotations__.items()]))
             elif kind == "metric":
-                run.rows.append(
-                    Row(whole(record["step"]), real(record["epoch"]), whole(record["samples"]), real(record["when"]),
-                        text(record["name"]), real(record["value"]))
-                )
+                run.rows.append(Row(*[exact(kind, record[name]) for name, kind in Row.__annotations__.items()]))
             elif kind == "end":
                 choose("status", record["status"], STATES)
                 run.status = record["status"]

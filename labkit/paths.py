@@ -40,21 +40,26 @@ def labs() -> Path:
     return root() / "notebooks" / "labs"
 
 
-def lab_parts(prefix: str) -> list[str]:
-    """Names of the labs' modules that begin so, such as `plan07` and `plan11`."""
-    return sorted(path.stem for path in labs().glob(f"{prefix}*.py"))
+def lab_parts(prefix: str, package: str = "labs") -> list[str]:
+    """Names of the modules of the folder `notebooks/<package>` that begin so, such as `plan07` and `plan11`."""
+    return sorted(path.stem for path in (notebooks() / package).glob(f"{prefix}*.py"))
 
 
-def lab_part(name: str) -> ModuleType:
-    """The module `labs.<name>`; their folder's parent is put on `sys.path`.
+def add_labs() -> None:
+    """Put the folder `notebooks/`, which holds the packages labs and workloads, on `sys.path`."""
+    if str(notebooks()) not in sys.path:
+        sys.path.insert(0, str(notebooks()))
+
+
+def lab_part(name: str, package: str = "labs") -> ModuleType:
+    """The module `<package>.<name>` of the folder `notebooks/`.
 
     Raises:
         WorkError: there is no such module."""
-    if str(labs().parent) not in sys.path:
-        sys.path.insert(0, str(labs().parent))
+    add_labs()
     try:
-        return importlib.import_module(f"labs.{name}")
+        return importlib.import_module(f"{package}.{name}")
     except ModuleNotFoundError as error:
-        if error.name not in ("labs", f"labs.{name}"):
+        if error.name not in (package, f"{package}.{name}"):
             raise
-        raise WorkError(f"notebooks/labs/{name}.py is not there; use labkit from a whole checkout") from None
+        raise WorkError(f"notebooks/{package}/{name}.py is not there; use labkit from a whole checkout") from None

@@ -15,12 +15,9 @@ from labkit.errors import RequestError, WorkError, choose
 
 NAMES = ("smoke", "quick", "full")
 WORDS = {  # how a message says a type, and one value of it
-    int: ("a whole number", 16),
-    float: ("a finite number", 0.5),
-    str: ("a text", "name"),
-    dict: ("a mapping such as {'width': 8}", {"width": 8}),
-    bool: ("True or False", True),
-}
+    int: ("a whole number", 16), float: ("a finite number", 0.5), bool: ("True or False", True),
+    str: ("a text", "name"), dict: ("a mapping such as {'width': 8}", {"width": 8}),
+}  # fmt: skip
 
 
 def setting(default, doc: str, *, least=None, most=None, above=None, among=None, empty=False):

@@ -70,16 +70,12 @@ def given_folder(out: str) -> Path:
     if exists and not is_folder:
         raise RequestError(f"--out {out} is a file; give a folder")
     for checkout in (paths.root(), paths.notebooks()):
-        if folder in (checkout, *checkout.parents) or (checkout in folder.parents
-                                                       and not within(folder, paths.results())):
+        inside = folder.is_relative_to(checkout) and not folder.is_relative_to(paths.results())
+        if checkout.is_relative_to(folder) or inside:
             raise RequestError(f"--out {out} lies inside the course itself; choose a folder in results/ or elsewhere")
     if exists and any(folder.iterdir()) and not read_manifest(folder):
         raise RequestError(f"--out {out} holds other files, which would be overwritten; choose a new or empty folder")
     return folder
-
-
-def within(folder: Path, place: Path) -> bool:
-    return folder == place or place in folder.parents
 
 
 def read_manifest(folder: Path) -> dict:

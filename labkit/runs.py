@@ -165,28 +165,38 @@ class Store:
         arms = "-arms" if header.arms > 1 else ""
         return self.folder / header.lab / f"{header.identity}-{header.machine}{arms}.jsonl"
 
-    def find(self, header: Header) -> Run | None:
-        """The finished run with this identity on this machine, else None. Where arms would do, a run that was trained
-        alone does too.
+    def find(self, header: Header, anywhere: bool = False) -> Run | None:
+        """The finished run with this identity on this machine (or `anywhere`), else None. Where arms would do, a run
+        that was trained alone does too.
 
         A run made under another version of a rule that would judge it now does not count: the rule has to be written
         first."""
         for arms in sorted({header.arms, 1}, reverse=True):
             path = self.path(dataclasses.replace(header, arms=arms))
-            run = read(path) if path.exists() else None
-            if run is not None and run.status == "finished" and header.claims.items() <= run.header.claims.items():
-                return run
+            name = path.name.replace(f"-{header.machine}", "-" + "?" * len(header.machine)) if anywhere else path.name
+            for made in sorted(path.parent.glob(name)):
+                run = read(made)
+                if run is not None and run.status == "finished" and header.claims.items() <= run.header.claims.items():
+                    return run
         return None
+
+    def keep(self, content: bytes) -> Run:
+        """Add a finished run that was written elsewhere, given as the lines of its file."""
+        run = next(parse(content.splitlines(keepends=True)))
+        path = self.path(run.header)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content)
+        os.replace(partial, path)
+        clear(path)
+        return run
 
     def write(self, header: Header) -> RunWriter:
         """Start a run; a finished one of the same identity is replaced only when the new one has finished.
 
         What killed processes left of this run is removed."""
         path = self.path(header)
-        for partial in path.parent.glob(f"{path.name}.*.partial"):
-            owner = re.fullmatch(r"(\d{1,9})\.partial", partial.name.removeprefix(f"{path.name}."), re.ASCII)
-            if owner and not alive(int(owner[1])):
-                partial.unlink(missing_ok=True)
+        clear(path)
         stamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         return RunWriter(dataclasses.replace(header, began=stamp), path)
 
@@ -211,6 +221,14 @@ class Store:
             if run is not None and run.status == "finished":
                 found.append(run)
         return found
+
+
+def clear(path: Path) -> None:
+    """Remove what killed processes left of a run."""
+    for partial in path.parent.glob(f"{path.name}.*.partial"):
+        owner = re.fullmatch(r"(\d{1,9})\.partial", partial.name.removeprefix(f"{path.name}."), re.ASCII)
+        if owner and not alive(int(owner[1])):
+            partial.unlink(missing_ok=True)
 
 
 def alive(pid: int) -> bool:

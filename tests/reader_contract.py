@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 import nbformat
+from authoring.builder import build
+from authoring.committed import ABSOLUTE, MAX_BYTES, WIDGET, cell_name, unstable
 
 from labkit.errors import RequestError, WorkError
-from labkit.teach.committed import ABSOLUTE, MAX_BYTES, WIDGET, cell_name, unstable
 from labkit.teach.exercises import CHECK, find, solution_code
-from labkit.teach.notebooks import build
 
 HEADINGS = ("You will be able to", "Set up", "Parameters", "What the literature says", "Intuition", "Predict",
             "Build it", "Run it", "Compare", "Where it breaks", "Exercises", "Take away", "Record")

@@ -11,14 +11,14 @@ from html.parser import HTMLParser
 
 import nbformat
 import pytest
+from authoring import builder, outputs
 
 from labkit import batch, lab, paths, report
 from labkit import results as folders
 from labkit.errors import RequestError, WorkError
 from labkit.runs import read_many
-from labkit.teach import notebooks
 
-METADATA = notebooks.METADATA
+METADATA = builder.METADATA
 PARAMETERS = """profile: str = "quick"
 seeds: str = "0"
 overrides: dict = {}
@@ -179,7 +179,7 @@ def test_a_relative_store_is_the_same_for_the_kernel(course, tmp_path, monkeypat
 def test_a_notebook_without_a_sound_record_is_refused(tmp_path, content):
     (tmp_path / "some.ipynb").write_text(content)
     with pytest.raises(RequestError, match="holds no record"):
-        batch.record(str(tmp_path / "some.ipynb"))
+        outputs.record(str(tmp_path / "some.ipynb"))
 
 
 def test_a_record_of_no_lab_or_of_no_runs_is_refused(tmp_path):
@@ -188,7 +188,7 @@ def test_a_record_of_no_lab_or_of_no_runs_is_refused(tmp_path):
         cell = {"outputs": [{"data": {lab.RECORD_MIME: record}}]}
         (tmp_path / "some.ipynb").write_text(json.dumps({"cells": [cell]}))
         with pytest.raises(RequestError, match=words):
-            batch.record(str(tmp_path / "some.ipynb"))
+            outputs.record(str(tmp_path / "some.ipynb"))
 
 
 def test_out_may_not_be_a_file_nor_the_course_itself(course, tmp_path):
@@ -211,13 +211,13 @@ lab.record()"""
     batch.run(["00"], "smoke")
     shutil.copytree(paths.data(), tmp_path / "data")
     monkeypatch.setattr(paths, "data", lambda: tmp_path / "data")
-    packed = read_many(batch.record(str(executed)))
+    packed = read_many(outputs.record(str(executed)))
     assert [(run.config["evidence"], run.last("number")) for run in packed] == [("kept", 1.5)]
     with pytest.raises(RequestError, match="holds no record"):
-        batch.record(str(paths.notebooks() / "00_start_here.ipynb"))
+        outputs.record(str(paths.notebooks() / "00_start_here.ipynb"))
     shutil.rmtree(paths.store())
     with pytest.raises(RequestError, match="of which the store holds 0"):
-        batch.record(str(executed))
+        outputs.record(str(executed))
 
 
 def test_jobs_side_by_side(course, tmp_path):

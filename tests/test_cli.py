@@ -161,6 +161,7 @@ def test_data_lists_and_verifies_without_a_network(labkit, offline):
         ["mnist", "missing"],
         ["fashion-mnist", "missing"],
         ["cifar10", "missing"],
+        ["ptb", "missing"],
     ]
     assert rows[2][2] == str(offline / "cache" / "mnist")
     assert labkit("data", "list", "cifar10")[1].startswith("cifar10 ")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import RequestError
-from labkit.simulate import cost
+from labs import cost
 
 
 def ring(arrays):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.errors import RequestError
-from labkit.optim.curvature import curvature_along_gradient, finite_difference_curvature, running_median
+from labs.curvature import curvature_along_gradient, finite_difference_curvature, running_median
 
 
 class Point(nn.Module):

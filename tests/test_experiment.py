@@ -9,6 +9,7 @@ import time
 from itertools import pairwise
 
 import pytest
+import pytorch_lightning
 import torch
 
 from labkit import experiment, fingerprint, runs
@@ -237,10 +238,10 @@ def test_the_fingerprint_covers_the_code_a_recipe_uses(tiny):
     ]
     assert len(set(codes)) == len(codes)
     assert tiny(rate=0.7).code() == codes[0]
-    assert fingerprint.fingerprint(["labkit.tasks", "labkit.runs"]) == fingerprint.fingerprint(
-        ["labkit.runs", "labkit.tasks"]
+    assert fingerprint.fingerprint(["labkit.tasks.base", "labkit.runs"]) == fingerprint.fingerprint(
+        ["labkit.runs", "labkit.tasks.base"]
     )
-    assert fingerprint.fingerprint(["labkit.tasks"]) != fingerprint.fingerprint(["labkit.runs"])
+    assert fingerprint.fingerprint(["labkit.tasks.base"]) != fingerprint.fingerprint(["labkit.runs"])
 
 
 OTHER = {
@@ -264,6 +265,8 @@ OTHER = {
     "sampling": "replacement",
     "accumulate": 2,
     "precision": "bf16-mixed",
+    "clip": 1.0,
+    "callbacks": ({"name": "labkit.tta.callback.TimeToAccuracy"},),
     "evaluate_every": 4,
     "evaluate_on": ("test",),
     "curvature_every": 4,
@@ -274,10 +277,56 @@ OTHER = {
 
 
 def test_recipes_that_differ_in_any_field_are_different_experiments(tiny):
-    assert set(OTHER) == {field.name for field in dataclasses.fields(Recipe)}
+    # data_options belong to texts: see test_language.py
+    assert set(OTHER) == {field.name for field in dataclasses.fields(Recipe)} - {"data_options"}
     data = tiny().load()
     recipes = [tiny(), *(tiny(**{name: value}) for name, value in OTHER.items())]
     identities = {experiment.header(recipe, data, lab="test").identity for recipe in recipes}
     assert len(identities) == len(recipes)
     assert experiment.header(tiny(), data, lab="test", repeat=1).identity not in identities
     assert experiment.header(tiny(), data, lab="test", claims={"a": "b"}).identity in identities
+
+
+def test_a_field_that_came_later_leaves_earlier_identities_alone(tiny):
+    config = experiment.header(tiny(), tiny().load(), lab="test").config
+    assert not set(experiment.OPTIONAL) & set(config)
+    assert experiment.header(tiny(clip=0.5), tiny().load(), lab="test").config["clip"] == 0.5
+
+
+class Norms(pytorch_lightning.Callback):
+    """Records the global norm of the gradient that the optimizer is given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_before_zero_grad(self, trainer, task, optimizer) -> None:
+        grads = [p.grad for p in task.parameters() if p.grad is not None]
+        self.seen += [float(torch.stack([g.norm() for g in grads]).norm())] if grads else []
+
+
+def test_clip_bounds_the_global_norm_of_every_gradient(tiny, store):
+    free, clipped = Norms(), Norms()
+    train(tiny(), store, lab="test", callbacks=[free])
+    train(tiny(clip=0.1), store, lab="test", callbacks=[clipped])
+    assert max(free.seen) > 0.11 and max(clipped.seen) <= 0.1 + 1e-6
+
+
+def test_clip_works_under_mixed_precision(tiny, store):
+    run = train(tiny(clip=0.1, precision="bf16-mixed"), store, lab="test")
+    assert run.status == "finished" and math.isfinite(run.last("test_loss"))
+
+
+@pytest.mark.parametrize(
+    ("callback", "says"),
+    [
+        ("noise", "must be a mapping"),
+        ({"every": 1}, "must be a mapping"),
+        ({"name": "os.system"}, "must be a mapping"),
+        ({"name": "labkit.tta.callback.Nothing"}, "there is no callback labkit.tta.callback.Nothing"),
+        ({"name": "labkit.tta.callback.TimeToAccuracy", "evry": 1}, "cannot take {'evry': 1}: got an unexpected"),
+        ({"name": "labs.nowhere.Nothing"}, "there is no callback labs.nowhere.Nothing"),
+    ],
+)
+def test_a_callback_that_cannot_be_is_refused(tiny, callback, says):
+    with pytest.raises(RequestError, match=says):
+        tiny(callbacks=(callback,))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.operators.roofline import DTYPES
+from labs.roofline import DTYPES
 from labkit.runs import Store
 from labkit.tta import clock
 

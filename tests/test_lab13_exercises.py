@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from labkit.paths import notebooks
-from labkit.simulate import cost
+from labs import cost
 from labkit.teach import check
 from labkit.teach.exercises import solution_code
 from labs import lab13

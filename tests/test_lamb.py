@@ -21,7 +21,8 @@ RATES = [RATE(t) for t in range(200)]
 
 
 def literal_lamb(weights, gradient_at, rates, *, betas=(0.9, 0.999), eps=1e-6, decay_rate=0.01, bias_correction=True,
-                 decay="ratio", phi_bounds=None, zero_norm="one", max_grad_norm=None, adapt=None):  # fmt: skip
+                 decay="ratio", phi_bounds=None, zero_norm="one", max_grad_norm=None, unit=False, ratio_eps=0.0,
+                 trust_bounds=(0.0, math.inf), adapt=None):  # fmt: skip
     """The rule, one tensor and one sentence at a time, in numpy."""
     weights = [w.copy() for w in weights]
     m, v = [np.zeros_like(w) for w in weights], [np.zeros_like(w) for w in weights]
@@ -31,14 +32,19 @@ def literal_lamb(weights, gradient_at, rates, *, betas=(0.9, 0.999), eps=1e-6, d
         if max_grad_norm is not None:
             total = math.sqrt(sum((g * g).sum() for g in grads))
             grads = [g * min(1.0, max_grad_norm / total) for g in grads]
+        if unit:
+            total = math.sqrt(sum((g * g).sum() for g in grads))
+            grads = [g / total for g in grads]
         for i, (w, g) in enumerate(zip(weights, grads, strict=True)):
             m[i] = betas[0] * m[i] + (1 - betas[0]) * g
             v[i] = betas[1] * v[i] + (1 - betas[1]) * g**2
             m_hat, v_hat = m[i], v[i]
-            if bias_correction:
+            if bias_correction is True:
                 m_hat, v_hat = m_hat / (1 - betas[0] ** t), v_hat / (1 - betas[1] ** t)
             r = m_hat / (np.sqrt(v_hat) + eps)
             b = decay_rate if adapt[i] else 0.0
+            if decay == "before":
+                w = w - rate * b * w
             w_norm = math.sqrt((w * w).sum())
             if adapt[i] and zero_norm == "skip" and (w_norm == 0 or not r.any()):
                 b = 0.0
@@ -47,8 +53,10 @@ def literal_lamb(weights, gradient_at, rates, *, betas=(0.9, 0.999), eps=1e-6, d
             ratio = 1.0
             if adapt[i] and w_norm > 0 and u_norm > 0:
                 phi = w_norm if phi_bounds is None else min(max(w_norm, phi_bounds[0]), phi_bounds[1])
-                ratio = phi / u_norm
-            weights[i] = w - rate * ratio * u - (rate * b * w if decay == "outside" else 0.0)
+                ratio = min(max(phi / (u_norm + ratio_eps), trust_bounds[0]), trust_bounds[1])
+            factor = {"rate": math.sqrt(1 - betas[1] ** t), "rate-first": 1.0}.get(bias_correction)
+            factor = rate * (1.0 if factor is None else factor / (1 - betas[0] ** t))
+            weights[i] = w - factor * ratio * u - (rate * b * w if decay == "outside" else 0.0)
     return weights
 
 
@@ -85,22 +93,27 @@ def largest_difference(parameters, weights):
     return max(np.abs(p.detach().numpy() - w).max() for p, w in zip(parameters, weights, strict=True))
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(
     "decay, zero_norm, bias_correction, max_grad_norm",
-    list(itertools.product(("ratio", "outside"), ("one", "skip"), (True, False), (None, 1.0))),
+    [
+        *itertools.product(("ratio", "outside"), ("one", "skip"), (True, False), (None, 1.0)),
+        *itertools.product(("ratio", "outside", "before"), ("one",), ("rate", "rate-first", True), (None,)),
+    ],
 )
-def test_equals_the_literal_rule(decay, zero_norm, bias_correction, max_grad_norm):
+def test_equals_the_literal_rule(decay, zero_norm, bias_correction, max_grad_norm, fused):
     weights, gradient_at = problem()
     options = {"decay": decay, "zero_norm": zero_norm}
     options |= {"bias_correction": bias_correction, "max_grad_norm": max_grad_norm}
     parameters = tensors(weights)
     groups = [{"params": parameters[:6]}, {"params": parameters[6:], "adapt": False, "weight_decay": 0.0}]
-    run(LAMB(groups, lr=1.0, weight_decay=0.1, **options), parameters, gradient_at, RATES)
+    run(LAMB(groups, lr=1.0, weight_decay=0.1, fused=fused, **options), parameters, gradient_at, RATES)
     expected = literal_lamb(weights, gradient_at, RATES, decay_rate=0.1, adapt=[True] * 6 + [False], **options)
     assert largest_difference(parameters, expected) < 1e-10
     assert all(np.isfinite(w).all() for w in expected)
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(
     "options, literal",
     [
@@ -110,12 +123,17 @@ def test_equals_the_literal_rule(decay, zero_norm, bias_correction, max_grad_nor
         ({"weight_decay": 0.0}, {"decay_rate": 0.0}),
         ({"phi_bounds": (0.5, 2.0)}, {"phi_bounds": (0.5, 2.0)}),
         ({"phi_bounds": (0.0, 1.0), "zero_norm": "skip"}, {"phi_bounds": (0.0, 1.0), "zero_norm": "skip"}),
+        ({"ratio_eps": 0.1}, {"ratio_eps": 0.1}),
+        ({"trust_bounds": (0.0, 0.5)}, {"trust_bounds": (0.0, 0.5)}),
+        ({"pre_normalize": True, "eps": 0.1}, {"unit": True, "eps": 0.1}),
+        ({"exclude": "vectors"}, {"adapt": [True, False, True, False, True, True, True]}),
+        ({"exclude": "undecayed", "weight_decay": 0.0}, {"adapt": [False] * 7}),
     ],
 )
-def test_equals_the_literal_rule_for_the_numbers(options, literal):
+def test_equals_the_literal_rule_for_the_numbers(options, literal, fused):
     weights, gradient_at = problem(1)
     parameters = tensors(weights)
-    run(LAMB(parameters, lr=1.0, **options), parameters, gradient_at, RATES)
+    run(LAMB(parameters, lr=1.0, fused=fused, **options), parameters, gradient_at, RATES)
     assert largest_difference(parameters, literal_lamb(weights, gradient_at, RATES, **literal)) < 1e-10
     assert largest_difference(parameters, literal_lamb(weights, gradient_at, RATES)) > 1e-6
 
@@ -269,9 +287,12 @@ def test_a_sparse_gradient_is_refused_before_anything_moves():
         ({"betas": (0.9,)}, "betas must be two numbers"),
         ({"eps": -1e-9}, "eps must be"),
         ({"weight_decay": -1}, "weight_decay must be"),
-        ({"decay": "inside"}, "unknown decay 'inside'; allowed: ratio, outside"),
+        ({"decay": "inside"}, "unknown decay 'inside'; allowed: ratio, outside, before"),
+        ({"bias_correction": "first"}, "unknown bias_correction 'first'; allowed: True, False, rate, rate-first"),
+        ({"dialect": "lars"}, "unknown dialect 'lars'; allowed: paper, tf-author"),
+        ({"ratio_eps": -1.0}, "ratio_eps must be"),
         ({"zero_norm": "zero"}, "unknown zero_norm 'zero'; allowed: one, skip"),
-        ({"phi_bounds": (2.0, 1.0)}, "phi_bounds must be None or"),
+        ({"phi_bounds": (2.0, 1.0)}, r"phi_bounds must be \(low, high\)"),
         ({"max_grad_norm": 0.0}, r"max_grad_norm must be a number in \(0, inf\)"),
     ],
 )
@@ -283,5 +304,5 @@ def test_what_lamb_refuses(options, message):
 
 def test_max_grad_norm_of_one_group_is_refused():
     group = {"params": [nn.Parameter(torch.ones(2))], "max_grad_norm": 2.0}
-    with pytest.raises(RequestError, match="max_grad_norm bounds all gradients together"):
+    with pytest.raises(RequestError, match="max_grad_norm is about all gradients together"):
         LAMB([group], lr=0.1, max_grad_norm=1.0)

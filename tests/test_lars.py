@@ -21,7 +21,7 @@ RATE = Schedule(peak=8.0, total_steps=200, warmup_steps=40.0, decay="poly", powe
 
 
 def literal_lars(weights, gradient_at, rates, *, m=0.9, beta=1e-4, eta=1e-3, eps=0.0, convention="A", decay="ratio",
-                 zero_norm="one", nesterov=False, bounds=(0.0, math.inf), adapt=None):  # fmt: skip
+                 zero_norm="one", nesterov=False, bounds=(0.0, math.inf), clip=False, adapt=None):  # fmt: skip
     """The rule, one tensor and one sentence at a time, in numpy."""
     weights = [w.copy() for w in weights]
     velocities = [np.zeros_like(w) for w in weights]
@@ -31,13 +31,17 @@ def literal_lars(weights, gradient_at, rates, *, m=0.9, beta=1e-4, eta=1e-3, eps
             g = gradient_at(t, i, w)
             w_norm, g_norm = math.sqrt((w * w).sum()), math.sqrt((g * g).sum())
             b = beta if adapt[i] else 0.0
+            if decay == "sum":
+                g_norm = math.sqrt(((g + b * w) ** 2).sum())
+            denominator = g_norm + (b * w_norm if decay == "ratio" else 0.0) + eps
             trust = 1.0
-            if adapt[i] and w_norm > 0 and g_norm > 0:
-                trust = eta * w_norm / (g_norm + (b * w_norm if decay == "ratio" else 0.0) + eps)
-                trust = min(max(trust, bounds[0]), bounds[1])
+            sound = {"quotient": w_norm > 0 and denominator > 0, "none": True}.get(zero_norm, w_norm > 0 and g_norm > 0)
+            if adapt[i] and sound:
+                trust = min(max(eta * w_norm / denominator, bounds[0]), bounds[1])
+                trust = min(trust / rate if rate else math.inf, 1.0) if clip else trust
             elif adapt[i] and zero_norm == "skip":
                 b = 0.0
-            d = g + b * w if decay == "ratio" else g
+            d = g if decay == "outside" else g + b * w
             into_velocity = {"A": rate * trust, "B": trust, "C": 1.0}[convention]
             outside = {"A": 1.0, "B": rate, "C": rate * trust}[convention]
             velocities[i] = m * velocities[i] + into_velocity * d
@@ -88,16 +92,20 @@ def largest_difference(parameters, weights):
 RATES = [RATE(t) for t in range(200)]
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(
     "convention, decay, zero_norm, nesterov",
-    list(itertools.product("ABC", ("ratio", "outside"), ("one", "skip"), (False, True))),
+    [
+        *itertools.product("ABC", ("ratio", "gradient", "sum", "outside"), ("one", "skip"), (False, True)),
+        *itertools.product("ABC", ("ratio",), ("quotient", "none"), (False, True)),
+    ],
 )
-def test_equals_the_literal_rule(convention, decay, zero_norm, nesterov):
+def test_equals_the_literal_rule(convention, decay, zero_norm, nesterov, fused):
     weights, gradient_at = problem()
     options = {"convention": convention, "decay": decay, "zero_norm": zero_norm, "nesterov": nesterov}
     parameters = tensors(weights)
     groups = [{"params": parameters[:6]}, {"params": parameters[6:], "adapt": False, "weight_decay": 0.0}]
-    optimizer = LARS(groups, lr=1.0, weight_decay=0.05, trust_coefficient=0.005, **options)
+    optimizer = LARS(groups, lr=1.0, weight_decay=0.05, trust_coefficient=0.005, fused=fused, **options)
     run(optimizer, parameters, gradient_at, RATES)
     expected = literal_lars(weights, gradient_at, RATES, beta=0.05, eta=0.005, adapt=[True] * 6 + [False], **options)
     assert largest_difference(parameters, expected) < 1e-10
@@ -108,6 +116,9 @@ def test_equals_the_literal_rule(convention, decay, zero_norm, nesterov):
     "options, literal",
     [
         ({"momentum": 0.0}, {"m": 0.0}),
+        ({"momentum": 0.0, "convention": "B", "fused": False}, {"m": 0.0}),
+        ({"trust_clip": True, "trust_coefficient": 0.05}, {"clip": True, "eta": 0.05}),
+        ({"trust_clip": True, "trust_coefficient": 0.05, "fused": False}, {"clip": True, "eta": 0.05}),
         ({"eps": 0.3}, {"eps": 0.3}),
         ({"trust_bounds": (0.004, 0.02)}, {"bounds": (0.004, 0.02)}),
         ({"weight_decay": 0.0}, {"beta": 0.0}),
@@ -124,16 +135,35 @@ def test_equals_the_literal_rule_for_the_numbers(options, literal):
         assert largest_difference(parameters, literal_lars(weights, gradient_at, RATES)) > 1e-6
 
 
-def test_zero_norm_rules_part_only_where_the_gradient_is_zero():
+@pytest.mark.parametrize("fused", [True, False])
+def test_zero_norm_rules_part_only_where_a_norm_is_zero(fused):
     def after_one_step(zero_norm, weight, grad):
         p = nn.Parameter(torch.tensor([weight], dtype=torch.float64))
         p.grad = torch.tensor([grad], dtype=torch.float64)
-        LARS([p], lr=1.0, weight_decay=0.25, zero_norm=zero_norm).step()
+        LARS([p], lr=1.0, weight_decay=0.25, trust_coefficient=0.5, zero_norm=zero_norm, fused=fused).step()
         return p.item()
 
-    assert after_one_step("one", 0.0, 2.0) == after_one_step("skip", 0.0, 2.0) == -2.0
-    assert after_one_step("one", 2.0, 0.0) == 1.5
-    assert after_one_step("skip", 2.0, 0.0) == 2.0
+    rules = ("one", "skip", "quotient", "none")
+    assert [after_one_step(rule, 0.0, 2.0) for rule in rules] == [-2.0, -2.0, -2.0, 0.0]
+    assert [after_one_step(rule, 2.0, 0.0) for rule in rules] == [1.5, 2.0, 1.0, 1.0]  # 1.0: r = 0.5 * 2 / (0.25 * 2)
+    assert [after_one_step(rule, 0.0, 0.0) for rule in rules[:3]] == [0.0, 0.0, 0.0]
+    assert math.isnan(after_one_step("none", 0.0, 0.0))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    "exclude, decay, excluded",
+    [("flag", 0.0, []), ("undecayed", 0.0, range(7)), ("undecayed", 0.05, []), ("vectors", 0.05, [1, 3])],
+)
+def test_what_is_excluded_beside_the_flag(exclude, decay, excluded, fused):
+    weights, gradient_at = problem(8)
+    rates = [rate / 100 for rate in RATES]
+    parameters = tensors(weights)
+    optimizer = LARS(parameters, lr=1.0, weight_decay=decay, trust_coefficient=0.5, exclude=exclude, fused=fused)
+    run(optimizer, parameters, gradient_at, rates)
+    adapt = [i not in excluded for i in range(7)]
+    expected = literal_lars(weights, gradient_at, rates, beta=decay, eta=0.5, adapt=adapt)
+    assert largest_difference(parameters, expected) < 1e-10
 
 
 def trajectories(rates):
@@ -308,8 +338,11 @@ def test_a_sparse_gradient_is_refused_before_anything_moves():
         ({"trust_coefficient": 0.0}, r"trust_coefficient must be a number in \(0, inf\)"),
         ({"eps": -1e-9}, "eps must be"),
         ({"convention": "D"}, "unknown convention 'D'; allowed: A, B, C"),
-        ({"decay": "inside"}, "unknown decay 'inside'; allowed: ratio, outside"),
-        ({"zero_norm": "zero"}, "unknown zero_norm 'zero'; allowed: one, skip"),
+        ({"decay": "inside"}, "unknown decay 'inside'; allowed: ratio, gradient, sum, outside"),
+        ({"exclude": "biases"}, "unknown exclude 'biases'; allowed: flag, undecayed, vectors"),
+        ({"dialect": "adam"}, "unknown dialect 'adam'; allowed: paper, tpu, mlperf"),
+        ({"fused": 1}, "fused must be True or False, not 1"),
+        ({"zero_norm": "zero"}, "unknown zero_norm 'zero'; allowed: one, skip, quotient, none"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov needs a momentum above 0"),
         ({"trust_bounds": (2.0, 1.0)}, "trust_bounds must be"),
     ],

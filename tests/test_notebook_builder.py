@@ -13,14 +13,15 @@ import jupytext
 import nbformat
 import papermill
 import pytest
+from authoring.builder import _answered, build, setup_cell, write
+from authoring.committed import keep_outputs
 from hypothesis import given
 from hypothesis import strategies as st
+from reader_contract import HEADINGS, contract, sources_differ
 
 from labkit.errors import RequestError, WorkError
 from labkit.paths import root
 from labkit.teach import exercise
-from labkit.teach.notebooks import _answered, build, keep_outputs, setup_cell, write
-from reader_contract import HEADINGS, contract, sources_differ
 
 REGISTRY = {"07.1": exercise("07.1", "t", lambda answer: None, ("first", "second"))}
 PARAMETERS = """profile: str = "quick"  # smoke | quick | full

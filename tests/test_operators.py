@@ -8,7 +8,7 @@ from torch import nn
 
 from labkit import models
 from labkit.errors import RequestError
-from labkit.operators import roofline
+from labs import roofline
 from labs import trace
 
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from authoring import builder, readme
 
-from labkit import cli, paths, readme
+from labkit import cli, paths
 from labkit.errors import RequestError
-from labkit.teach import notebooks
 
 TEXT = (paths.root() / "README.md").read_text(encoding="utf-8")
 
@@ -37,7 +37,7 @@ def test_every_command_of_the_table_exists():
 
 
 def test_no_dead_badge_while_there_is_no_address():
-    if not notebooks.repository(paths.root() / "README.md"):
+    if not builder.repository(paths.root() / "README.md"):
         assert "mybinder.org" not in TEXT and "colab.research" not in TEXT
         assert "fork" in TEXT
 
@@ -63,3 +63,29 @@ def test_one_command_carries_the_address_everywhere(tmp_path):
     assert "mybinder.org/v2/gh/ada/some-kit" in (copy / "README.md").read_text()
     for notebook in (copy / "notebooks").glob("*.ipynb"):
         assert "https://github.com/ada/some-kit" in notebook.read_text()
+
+
+def test_the_recipe_for_your_own_model_runs_as_it_stands():
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+    names = {"model": model, "train_set": range(65536)}
+    exec(re.search(r"```python\n(.*?)```", TEXT, re.S).group(1), names)
+    rates, spared = [], names["optimizer"].param_groups[1]["params"]
+    for _ in range(257):
+        rates.append(names["optimizer"].param_groups[0]["lr"])
+        names["optimizer"].step()
+        names["scheduler"].step()
+    assert rates[0] == 0.0 and rates[256] == pytest.approx(4 * 0.1)  # 8 epochs of 32 steps: as many as 0.5 of 512
+    assert rates[128] == pytest.approx(0.2) and len(spared) == 4 and names["optimizer"].param_groups[1]["weight_decay"] == 0
+
+
+def test_the_sweep_of_the_readme_is_one(tmp_path):
+    from labkit import sweep
+
+    path = tmp_path / "ladder.yaml"
+    path.write_text(re.search(r"```yaml\n(.*?)```", TEXT, re.S).group(1), encoding="utf-8")
+    trials = sweep.load(path)
+    assert [(trial.recipe.batch, trial.recipe.rate, trial.recipe.warmup_steps) for trial in trials[::5]] == [
+        (16, 2**-7, 40.0), (64, 2**-6, 40.0), (256, 2**-5, 40.0), (1024, 2**-4, 40.0)
+    ]

@@ -11,10 +11,10 @@ import torch
 
 from labkit import paths, profiles
 from labkit.errors import RequestError
-from labkit.operators import roofline
+from labs import roofline
 from labs import trace
 from labkit.runs import Header, Row, Run
-from labkit.simulate import cost
+from labs import cost
 from labkit.teach import viz
 from labs import rules_utilisation as rules
 from labs import utilisation, utilisation_figures, utilisation_scaling

@@ -1,3 +1,3 @@
-"""Image data: bundled, generated or downloaded, and the batches that feed a model.
+"""Images, texts and pairs of sentences: bundled, generated or downloaded, and the batches that feed a model.
 
-`images` and `download` need numpy and pandas only; `memory` needs torch."""
+Importing them needs no torch, except `memory`, whose batches lie on the device."""

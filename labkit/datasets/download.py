@@ -1,7 +1,7 @@
 """Where each data set lies, how it is fetched, and how it is checked.
 
 Files are looked for in ``LABKIT_DATA``, then in the cache (``LABKIT_CACHE``, or ``downloads/`` beside the package),
-and only then fetched, each from the first of two sources that delivers the right bytes."""
+and only then fetched, each from the first of its sources that delivers the right bytes."""
 
 import contextlib
 import gzip
@@ -12,6 +12,9 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
+from labkit import paths
 from labkit.errors import RequestError, WorkError, choose
 
 TIMEOUT = 20  # seconds before a silent source counts as unreachable
@@ -43,41 +46,16 @@ class Row:
     files: tuple[str, ...]
 
 
-def _idx(bases: tuple[str, str], sums: dict[str, tuple[str, str]]) -> tuple[DataFile, ...]:
-    return tuple(DataFile(f"{stem}-ubyte.gz", tuple(f"{base}/{stem}-ubyte.gz" for base in bases), *pair)
-                 for stem, pair in sums.items())
+def read(path: Path) -> dict[str, tuple[DataFile, ...]]:
+    """The files of each data set, as `data/datasets.yaml` lists them."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {name: tuple(DataFile(**{**file, "sources": tuple(file["sources"])}) for file in files)
+            for name, files in content.items()}
 
 
-FILES: dict[str, tuple[DataFile, ...]] = {
-    "mnist": _idx(
-        ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
-        {"train-images-idx3": ("440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                               "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
-         "train-labels-idx1": ("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                               "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-         "t10k-images-idx3": ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                              "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-         "t10k-labels-idx1": ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                              "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2")}),
-    "fashion-mnist": _idx(
-        ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
-        {"train-images-idx3": ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                               "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
-         "train-labels-idx1": ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                               "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
-         "t10k-images-idx3": ("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                              "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
-         "t10k-labels-idx1": ("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-                              "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34")}),
-    "cifar10": (DataFile(
-        "cifar-10-binary.tar.gz",
-        ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-         "https://mindspore-website.obs.cn-north-4.myhuaweicloud.com/notebook/datasets/cifar-10-binary.tar.gz"),
-        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),),
-}
-BUNDLED = ("mnist5k", "procedural")
-NAMES = BUNDLED + tuple(FILES)
+FILES = read(paths.data() / "datasets.yaml")
+BUNDLED, TEXTS, NAMES = ("mnist5k", "procedural"), ("ptb",), ("mnist5k", "procedural", *FILES)
+IMAGES = tuple(name for name in NAMES if name not in TEXTS)
 
 
 def cache_folder() -> Path:
@@ -192,8 +170,8 @@ def require(name: str) -> Path | None:
         given = os.environ.get("LABKIT_DATA") or "not set"
         raise RequestError(
             f"dataset {name!r} is not here: looked in LABKIT_DATA ({given}) and {folder}, and {error}; the bundled "
-            f"{' and '.join(BUNDLED)} need no download, or set LABKIT_DATA to a folder with "
-            f"{', '.join(file.name for file in FILES[name])}") from None
+            f"{' and '.join(('markov', 'prose') if name in TEXTS else BUNDLED)} need no download, or set LABKIT_DATA "
+            f"to a folder with {', '.join(file.name for file in FILES[name])}") from None
     return folder
 
 

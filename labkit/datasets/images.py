@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from labkit.datasets import procedural
-from labkit.datasets.download import BUNDLED, LARGEST, NAMES, available, gunzip, require
+from labkit.datasets.download import BUNDLED, LARGEST, available, gunzip, require
+from labkit.datasets.download import IMAGES as NAMES
 from labkit.errors import RequestError, WorkError, choose
 
 __all__ = ["BUNDLED", "NAMES", "Images", "available", "cifar_members", "load", "parse_cifar", "parse_idx", "require"]

@@ -1,4 +1,4 @@
-"""Large-batch optimization: scaling rules and schedules, LARS, LAMB, parameter groups, curvature.
+"""Large-batch optimization: scaling rules and schedules, LARS, LAMB, parameter groups, noise scale.
 
 `labkit.optim.schedules` needs the standard library only. `LARS` and `LAMB` load torch when first asked for."""
 

@@ -11,14 +11,14 @@ OPTIONS = {"sgd": ("momentum", "weight_decay", "nesterov"), "adam": ("betas", "e
 LAYERWISE = ("lars", "lamb")
 
 
-def build(name: str, model, rate: float | None = None, **options):
+def build(name: str, model, rate: float | None = None, *, fused: bool = True, **options):
     """A `torch.optim.Optimizer` over the parameters of `model`.
 
-    Weight decay spares biases and normalisation layers; LARS and LAMB leave those out of their trust ratio too. On a
-    CPU the fused kernels of torch are used where they exist.
+    Weight decay spares biases and normalisation layers; LARS and LAMB leave those out of their trust ratio too.
 
     Args:
         rate: learning rate; None keeps the optimizer's default.
+        fused: use torch's fused kernels where the optimizer has them.
 
     Raises:
         RequestError: unknown name or option, or a negative rate."""
@@ -43,7 +43,7 @@ def build(name: str, model, rate: float | None = None, **options):
         for group in groups:
             group.pop("adapt", None)
     if name in ("sgd", "adam", "adamw", "adagrad"):
-        options["fused"] = True
+        options["fused"] = fused
     if rate is not None:
         options["lr"] = rate
     return classes[name](groups, **options)

@@ -40,22 +40,19 @@ class ClockRule:
     says: str
 
 
-RULES = {
-    rule.name: rule
-    for rule in (
-        ClockRule("wall", ALL, True, frozenset(), "run", "median",
-                  "everything from the first line of the run, as a person at the desk would count"),
-        ClockRule("dawnbench", frozenset({"init", "data", "compile", "train"}), False, frozenset(), "run", "best",
-                  "no evaluation, no checkpoints; one run, chosen by the submitter"),
-        ClockRule("mlperf", frozenset({"data", "train", "evaluate", "checkpoint"}), True, frozenset({"data", "train"}),
-                  "run", "drop-extremes", "from the first touch of the data, evaluation on the clock, initialisation "
-                  "and compilation free; drop the fastest and the slowest, mean of the rest"),
-        ClockRule("speedrun", frozenset({"train"}), False, frozenset({"train"}), "set", "mean-if-proved",
-                  "training only; the mean final metric of all runs must meet the target with p < 0.01"),
-        ClockRule("algoperf", frozenset({"compile", "train"}), False, frozenset({"compile", "train"}), "run", "median",
-                  "update steps and compilation; the median counts a miss as infinite"),
-    )
-}
+RULES = {rule.name: rule for rule in (
+    ClockRule("wall", ALL, True, frozenset(), "run", "median",
+              "everything from the first line of the run, as a person at the desk would count"),
+    ClockRule("dawnbench", frozenset({"init", "data", "compile", "train"}), False, frozenset(), "run", "best",
+              "no evaluation, no checkpoints; one run, chosen by the submitter"),
+    ClockRule("mlperf", frozenset({"data", "train", "evaluate", "checkpoint"}), True, frozenset({"data", "train"}),
+              "run", "drop-extremes", "from the first touch of the data, evaluation on the clock, initialisation "
+              "and compilation free; drop the fastest and the slowest, mean of the rest"),
+    ClockRule("speedrun", frozenset({"train"}), False, frozenset({"train"}), "set", "mean-if-proved",
+              "training only; the mean final metric of all runs must meet the target with p < 0.01"),
+    ClockRule("algoperf", frozenset({"compile", "train"}), False, frozenset({"compile", "train"}), "run", "median",
+              "update steps and compilation; the median counts a miss as infinite"),
+)}
 
 
 @dataclass(frozen=True)
@@ -184,9 +181,6 @@ def proved_mean(runs: Sequence[Run], rule: ClockRule, target: dict | None, stati
     except RequestError as error:
         return Answer(None, f"the mean final {target['metric']} cannot be tested: {error}")
     if not test.p_value < 0.01:
-        return Answer(
-            math.inf,
-            f"the mean {test.mean:.4g} is not proved to meet {target['value']} "
-            f"(p = {test.p_value:.3g}, n = {len(runs)})",
-        )
+        found = f"(p = {test.p_value:.3g}, n = {len(runs)})"
+        return Answer(math.inf, f"the mean {test.mean:.4g} is not proved to meet {target['value']} {found}")
     return Answer(float(np.mean([counted_seconds(run, rule, max(span.end for span in run.spans)) for run in runs])))

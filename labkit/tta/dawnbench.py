@@ -2,8 +2,7 @@
 
 Rule (the entries' own tests): time to accuracy is the hours of the first row, in file order, whose raw metric is `>=`
 the threshold. Never a wrong number: an entry that is unreadable, cut, or contradicts itself is named with its reason; a
-field that the file cannot tell is empty, and a flag says why. No reader sees whole rows lost at the end.
-"""
+field that the file cannot tell is empty, and a flag says why. No reader sees whole rows lost at the end."""
 
 import hashlib
 import json
@@ -84,8 +83,7 @@ def read(path: Path | str) -> Benchmark:
     their path without suffix). Not for ranking systems: each entry is one run, chosen by its submitter.
 
     Raises:
-        RequestError: `path` does not exist or holds no entry at all.
-    """
+        RequestError: `path` does not exist or holds no entry at all."""
     path, found, refused, curves = Path(os.path.abspath(path)), {kind: [] for kind in KINDS}, [], {}
     for stem in _stems(path):
         flags, (about, log) = {}, (stem.with_name(stem.name + suffix) for suffix in SUFFIXES)

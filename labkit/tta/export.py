@@ -2,8 +2,7 @@
 
 When not to use it: for a submission. These are the kit's small tasks, not the benchmarks' own: what is written says so,
 names no official task and claims no price. Sources: the files of stanford-futuredata/dawn-bench-entries, and the checks
-of the package `mlperf-logging`.
-"""
+of the package `mlperf-logging`."""
 
 import datetime
 import hashlib
@@ -27,8 +26,7 @@ COLUMNS = "epoch\thours\ttop1Accuracy"
 
 def sets(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Repeats of one recipe on one machine, in order, by a name that is safe and no other's: model, batch and rate;
-    where these are equal (to a file system that ignores case), a digest of the rest too.
-    """
+    where these are equal (to a file system that ignores case), a digest of the rest too."""
     found: dict[str, dict[int, Run]] = {}
     for run in sorted(runs, key=lambda run: run.header.repeat):
         kind = canonical([run.config, run.header.data, run.header.code, run.header.machine])
@@ -52,8 +50,7 @@ def dawnbench(runs: Sequence[Run], folder: Path, *, task="", author="anonymous",
     accuracy in percent, for each evaluation of the target's metric (or `validation_accuracy`).
 
     Raises:
-        RequestError: a run that cannot be exported, with the reason, or is given twice; a file that is already there.
-    """
+        RequestError: a run that cannot be exported, with the reason, or is given twice; a file that exists."""
     files = {}
     for recipe, run, tail in [(name, run, len(found) > 1) for name, found in sets(runs).items() for run in found]:
         name = "_".join([safe(author), recipe, safe(hardware(run)), *[str(run.header.repeat)] * tail])
@@ -79,8 +76,7 @@ def mlperf(runs: Sequence[Run], folder: Path, *, benchmark="", org="labkit") -> 
     defaults to `labkit-<data>-<model>`; an official task's name would be a false claim.
 
     Raises:
-        RequestError: as `dawnbench`; no target.
-    """
+        RequestError: as `dawnbench`; no target."""
     numbered = [(name, number, run) for name, found in sets(runs).items() for number, run in enumerate(found)]
     logs = ["\n".join(log(run, evaluations(run, "mlperf"), benchmark, org)) for *_, run in numbered]
     return write(Path(folder), {f"{name}/result_{number}.txt": text for (name, number, _), text in zip(numbered, logs)})
@@ -136,8 +132,7 @@ def evaluations(run: Run, rule: str) -> list[tuple[Row, float]]:
     unclear = unanswerable(run, clock_rule(rule))
     reasons = {
         f"its source is {head.source}, and only measured runs can be": head.source != "measured",
-        f"it is {run.status}": run.status != "finished",
-        unclear: unclear,
+        f"it is {run.status}": run.status != "finished", unclear: unclear,
         "without a target no log can say whether it converged": rule == "mlperf" and head.target is None,
         f"its target {target} is not an accuracy to be reached": not accuracy,
         f"{target.get('metric')} was never evaluated": not rows,

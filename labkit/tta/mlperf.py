@@ -224,19 +224,16 @@ def runs(results: Results) -> list[Run]:
     """The logs that gave a number or say that they missed, as runs of source `public-log`. They carry the mlperf clock
     only; their target is to have converged, which is what that clock times."""
     made = []
-    for number, log in enumerate(results.logs):
+    for log in results.logs:
         if log["reason"]:
             continue
         config = {key: log[key] for key in ("round", "system", "benchmark", "file")}
         target = {"metric": "converged", "value": 1.0, "higher": True}
-        checksum = f"{log['run_start']!r}-{log['run_stop']!r}"
-        header = Header("public", config, source="public-log", clock="mlperf", target=target,
-                        data={"checksum": checksum})
+        data = {"checksum": f"{log['run_start']!r}-{log['run_stop']!r}"}
+        header = Header("public", config, source="public-log", clock="mlperf", target=target, data=data)
         rows = [Row(0, epoch or 0.0, 0, seconds, "eval_accuracy", value) for seconds, epoch, value in log["course"]
                 if not isinstance(value, dict)]
-        rows.append(
-            Row(0, log["last_epoch"] or 0.0, 0, log["run_stop"] - log["run_start"], "converged",
-                float(log["converged"]))
-        )
+        seconds = log["run_stop"] - log["run_start"]
+        rows.append(Row(0, log["last_epoch"] or 0.0, 0, seconds, "converged", float(log["converged"])))
         made.append(Run(header, [], rows, "finished"))
     return made

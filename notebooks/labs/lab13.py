@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from numbers import Real
 
-from labkit.simulate import cost
+from labs import cost
 from labkit.teach.exercises import exercise
 
 

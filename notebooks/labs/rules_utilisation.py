@@ -5,7 +5,7 @@ import pandas as pd
 
 from labkit import paths
 from labkit.rules.finding import Finding, chosen, needs
-from labkit.simulate import cost
+from labs import cost
 
 
 def values_of(runs, select: dict, metric: str) -> list:

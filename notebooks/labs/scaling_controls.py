@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from labkit.optim.curvature import running_median
+from labs.curvature import running_median
 from labkit.teach import viz
 from labs.rules_scaling import standard_error
 from labs.scaling import Map, accuracy_at_loss, power

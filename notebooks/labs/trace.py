@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from labkit.operators.roofline import waited
+from labs.roofline import waited
 
 # An operator's kind is the first pattern that its name begins with, `aten::` and outer underscores taken off.
 KINDS = {

@@ -19,9 +19,9 @@ import torch
 from torch.nn import functional as F
 
 from labkit import models, paths
-from labkit.operators.roofline import waited
+from labs.roofline import waited
 from labkit.rules.finding import chosen
-from labkit.simulate import cost
+from labs import cost
 from labkit.tta import statistics
 
 BASE = "float32"

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from labkit.operators.roofline import Roofline
+from labs.roofline import Roofline
 from labkit.teach import viz
 from labs.trace import KINDS, Trace
 

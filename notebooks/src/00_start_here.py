@@ -58,7 +58,7 @@ from torch import nn
 import labkit
 from labkit import course, doctor, models
 from labkit.teach import check, explore, hint, predict, solution, viz  # noqa: F401
-from labs import course_map, machine_figures
+from labs import course_map, machine_figures, readiness
 
 lab = labkit.start("00", profile, seeds, overrides, record_to, interactive)
 
@@ -68,7 +68,7 @@ lab = labkit.start("00", profile, seeds, overrides, record_to, interactive)
 # Eight things that go wrong on readers' machines, each with what to do about it.
 
 # %%
-found = doctor.checks()
+found = readiness.checks()
 display(
     Markdown(
         "\n".join(

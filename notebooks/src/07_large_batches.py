@@ -5,8 +5,8 @@
 # of batch x peak rate x warm-up, so one table judges all rules at all base rates, and which rule wins can hang on the
 # base rate that it starts from.
 #
-# **Cost:** about a minute or two at profile `quick` on one CPU core. **Before it:** lab 11 (what a clock measures); lab
-# 10 when it is written, until then it can be skipped. **You need:** stochastic gradient descent with momentum, and what an epoch is.
+# **Cost:** about a minute or two at profile `quick` on one CPU core. **Before it:** lab 11 (what a clock measures) and lab
+# 10 (up to which batch a larger one can pay at all). **You need:** stochastic gradient descent with momentum, and what an epoch is.
 
 # %% [markdown]
 # ## You will be able to
@@ -43,11 +43,11 @@ from IPython.display import HTML, display
 import labkit
 from labkit import models, profiles
 from labkit.experiment import Recipe
-from labkit.optim import curvature, schedules
+from labkit.optim import schedules
 from labkit.rules.general import published
 from labkit.teach import check, explore, hint, predict, solution, viz
 from labkit.teach.exercises import say
-from labs import noise, plan07, scaling, scaling_controls, scaling_figures, scaling_rules
+from labs import curvature, noise, plan07, scaling, scaling_controls, scaling_figures, scaling_rules
 from labs.factorial import LABELS, RULES
 
 lab = labkit.start("07", profile, seeds, overrides, record_to, interactive)
@@ -610,8 +610,8 @@ check("07.3", {**wager, "linear": base_rate_linear_wins, "legw": base_rate_legw_
 # - Before you blame generalisation, look at the training loss and count the updates; keep *scaled without retuning*
 #   apart from *retuned at each batch*.
 #
-# **Next:** your own model, in the cell above. Labs 08 (LARS and LAMB) and 10 (when do more workers stop helping?) are
-# planned. **Sources:**
+# **Next:** your own model, in the cell above. Lab 08 takes up LARS and LAMB, lab 09
+# language models and translation. **Sources:**
 # arXiv 1901.08256; UCB/EECS-2018-138; arXiv 1706.02677; arXiv 2102.06356; NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch;
 # mlcommons/logging.
 

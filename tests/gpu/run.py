@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from labkit import experiment, machine, models, paths, results
 from labkit.datasets.download import available
 from labkit.errors import RequestError, WorkError, choose
-from labkit.operators import roofline
+from labs import roofline
 from labkit.optim import build
 from labkit.optim.schedules import require_range
 from labkit.runs import Store

@@ -5,7 +5,8 @@ import re
 
 from labkit import claims, lab, paths, report
 from labkit.errors import RequestError
-from labkit.teach import notebooks
+
+from . import builder
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
 
@@ -28,7 +29,7 @@ def set_repository(name: str) -> list[str]:
     path.write_text(text, encoding="utf-8", newline="\n")
     changed = ["pyproject.toml"] if text != before else []
     changed += [f"notebooks/{p.relative_to(paths.notebooks())}"
-                for p in notebooks.write(paths.notebooks() / "src", paths.notebooks())]
+                for p in builder.write(paths.notebooks() / "src", paths.notebooks())]
     return [*changed, *refresh()]
 
 
@@ -57,7 +58,7 @@ def render(text: str) -> str:
 
 def badges() -> str:
     """Launch badges; while the address is not set, how to open the course from a fork."""
-    address = notebooks.repository(paths.root() / "README.md")
+    address = builder.repository(paths.root() / "README.md")
     if not address:
         return ("This copy does not know its public address yet, so it shows no launch badges. To open the course from "
                 "your own fork: run `make badges REPO=owner/name` (or `python -m labkit badges owner/name`), commit "

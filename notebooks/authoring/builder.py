@@ -14,11 +14,8 @@ from pathlib import Path
 import jupytext
 import nbformat
 
-from ..errors import RequestError, WorkError
-from .committed import keep_outputs
-from .exercises import BEGIN, END, STUB
-
-__all__ = ["build", "dumps", "keep_outputs", "repository", "setup_cell", "write"]
+from labkit.errors import RequestError, WorkError
+from labkit.teach.exercises import BEGIN, END, STUB
 
 ANSWER = "...  # your answer"
 METADATA = {

@@ -4,7 +4,7 @@ import pytorch_lightning as pl
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit.optim.curvature import curvature_along_gradient
+from labs.curvature import curvature_along_gradient
 from labkit.runs import RunWriter
 
 

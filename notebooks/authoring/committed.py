@@ -8,8 +8,8 @@ from pathlib import Path
 
 import nbformat
 
-from ..errors import WorkError
-from ..paths import root
+from labkit.errors import WorkError
+from labkit.paths import root
 
 MAX_BYTES = 300_000
 WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -1,1 +1,0 @@
-"""What one operator costs on this device."""
