@@ -110,7 +110,7 @@ class Recipe:
         """Fingerprint of the modules that compute this recipe."""
         modules = [*SCIENCE, *self.workload.source_modules(self)]
         if self.optimizer in optimizers.LAYERWISE:
-            modules.append(f"labkit.optim.{self.optimizer}")
+            modules += [f"labkit.optim.{self.optimizer}", "labkit.optim.fused", "labkit.optim.dialects"]
         if self.optimizer in optimizers.LAYERWISE or self.options.get("weight_decay"):
             modules.append("labkit.optim.groups")
         if self.curvature_every:

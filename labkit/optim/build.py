@@ -6,8 +6,9 @@ from labkit.errors import RequestError, choose
 OPTIONS = {"sgd": ("momentum", "weight_decay", "nesterov"), "adam": ("betas", "eps", "weight_decay"),
            "adamw": ("betas", "eps", "weight_decay"), "rmsprop": ("alpha", "eps", "weight_decay", "momentum"),
            "adagrad": ("weight_decay", "eps"), "adadelta": ("rho", "eps", "weight_decay"),
-           "lars": ("momentum", "weight_decay", "trust_coefficient", "eps", "convention"),
-           "lamb": ("betas", "eps", "weight_decay", "bias_correction")}
+           "lars": ("momentum", "nesterov", "weight_decay", "trust_coefficient", "eps", "dialect", "convention",
+                    "decay"),
+           "lamb": ("betas", "eps", "weight_decay", "bias_correction", "dialect", "max_grad_norm")}
 LAYERWISE = ("lars", "lamb")
 
 
