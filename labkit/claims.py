@@ -117,13 +117,16 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
     """The verdict of one claim over runs. Runs that carry another hash of this rule are left out and counted in the
     evidence; those that carry none were not made for it."""
     if not claim.rule:
-        return Verdict(claim, "not attempted", "no rule yet; a later lab will write one", 0, None, claim.hash)
+        return Verdict(claim, "not attempted", "no rule: nothing here attempts it yet", 0, None, claim.hash)
     sworn = claim.hash
     own = [run for run in runs if claim.id in run.header.claims]
     current = [run for run in own if run.header.claims[claim.id] == sworn]
     simulated = claim.about in ("waiting", "bytes")
     valid = [run for run in current if simulated or run.header.source != "simulated"]
-    finding = rules.RULES[claim.rule["name"]](valid, **claim.parameters)
+    try:
+        finding = rules.RULES[claim.rule["name"]](valid, **claim.parameters)
+    except (ArithmeticError, ValueError) as error:  # such as the logarithm of what a run too short left negative
+        return Verdict(claim, "not attempted", f"these runs cannot be judged ({error})", len(valid), None, sworn)
     choose("outcome", finding.outcome, OUTCOMES)
     evidence = finding.evidence
     if len(own) > len(current):

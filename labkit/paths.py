@@ -42,13 +42,13 @@ def labs() -> Path:
 
 def lab_parts(prefix: str, package: str = "labs") -> list[str]:
     """Names of the modules of the folder `notebooks/<package>` that begin so, such as `plan07` and `plan11`."""
-    return sorted(path.stem for path in (notebooks() / package).glob(f"{prefix}*.py"))
+    return sorted(path.stem for path in (labs().parent / package).glob(f"{prefix}*.py"))
 
 
 def add_labs() -> None:
     """Put the folder `notebooks/`, which holds the packages labs and workloads, on `sys.path`."""
-    if str(notebooks()) not in sys.path:
-        sys.path.insert(0, str(notebooks()))
+    if str(labs().parent) not in sys.path:
+        sys.path.insert(0, str(labs().parent))
 
 
 def lab_part(name: str, package: str = "labs") -> ModuleType:

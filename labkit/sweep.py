@@ -127,8 +127,8 @@ def recipe_of(items: list[tuple], rule: dict | None = None):
     except (TypeError, KeyError, AttributeError) as error:
         raise RequestError("a rule must be a mapping such as {name: legw, base: {batch: 64, rate: 0.1, "
                            f"warmup_epochs: 0.5}}}} ({error})") from None
-    one = dataclasses.replace(recipe, batch=1, accumulate=1)  # whose steps are the samples of an epoch
-    steps = round(warmup_iterations(scaled, one.workload.steps_per_epoch(one)), 6)
+    base = dataclasses.replace(recipe, batch=rule["base"]["batch"], accumulate=1)
+    steps = round(warmup_iterations(scaled, base.batch * base.workload.steps_per_epoch(base)), 6)
     return dataclasses.replace(recipe, rate=scaled.rate, warmup_steps=steps)
 
 
@@ -155,6 +155,8 @@ def check(trials, anywhere: bool = False) -> dict:
             header = dataclasses.replace(header, config={**header.config, "device": recipe.device})
             wanted.setdefault((trial.lab, header.identity), (trial, header))
             recipe.schedule()
+            for callback in recipe.callbacks:
+                experiment.callback_of(callback, build=True)
             parts = canonical([key, recipe.model, recipe.sizes, recipe.optimizer, recipe.options])
             if parts not in built:
                 model = recipe.workload.build(recipe, loaded[key])

@@ -72,11 +72,11 @@ def test_seconds_are_scaled_only_where_the_other_machines_peak_is_recorded():
 
 def test_the_routes_seconds_are_those_of_the_measured_labs():
     everything = {n: Written(e.number, e.name, e.question, e.needs, e.routes) for n, e in course.course().items()}
-    costs = {"11": {"quick": {"seconds": 40.2, "cpu": "A"}}, "10": {"quick": {"seconds": 7.0, "cpu": "A"}}}
+    costs = {"11": {"quick": {"seconds": 40.2, "cpu": "A"}}, "04": {"quick": {"seconds": 7.0, "cpu": "A"}}}
     rows = course_map.table(everything, costs, "quick")
     found = course_map.summary(everything, rows).set_index("route")
     assert list(found["seconds of those"]) == [40, 47, 47]
-    assert list(found["measured"]) == ["1 of 3", "2 of 8", "2 of 17"]
+    assert list(found["measured"]) == ["1 of 4", "2 of 8", "2 of 17"]
     smoke = course_map.summary(everything, course_map.table(everything, costs, "smoke"))
     assert set(smoke["seconds of those"]) == {"not measured yet"}
 

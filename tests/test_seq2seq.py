@@ -182,7 +182,6 @@ def test_parameter_counts_are_the_formulas():
         with torch.device("meta"):
             model = GNMT(v, h, layers)
         assert sum(weight.numel() for weight in model.parameters()) == parameters(v, h, layers)
-    assert 159e6 < parameters(32_000, 1024, 4) < 162e6
 
 
 # What the search promises. Vocabularies of 4 + 2 units: the three ends of a hypothesis are unit 4, unit 5 and END, and

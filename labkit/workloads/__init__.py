@@ -2,9 +2,9 @@
 
 A workload is a module with: `NAMES` of its data and `MODELS` that train on it; `check(recipe)`, which refuses what it
 cannot do; `steps_per_epoch(recipe)`; `load(recipe)`, the data with its name and checksum; `loaders(recipe, data,
-seed)`, the training batches and the evaluation batches by part; `build(recipe, data)`, the network; `task(recipe, data, model,
-evaluations)`, the Lightning module; `source_modules(recipe)`, whose code makes the result; where they apply, `probe(
-recipe, data)`, a batch for the curvature, and `final(recipe, data, task)`, metrics of the end alone.
+seed)`, the training batches and the evaluation batches by part; `build(recipe, data)`, the network; `task(recipe, data,
+model, evaluations)`, the Lightning module; `source_modules(recipe)`, whose code makes the result; where they apply,
+`probe(recipe, data)`, a batch for the curvature, and `final(recipe, data, task)`, metrics of the end alone.
 
 Images are here; others, and yours, are modules `workload_NAME.py` of `notebooks/workloads`."""
 

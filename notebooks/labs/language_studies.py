@@ -7,15 +7,19 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from labkit import claims
 from labs import plan09
 from labs.factorial import LABELS, Cell
 from labs.rules_language import at_cell, best_of, better, error, flat_rates
 
-# Of one test part: see data/claims/language.yaml.
-JUDGES = {"markov": {"metric": "loss", "higher": False, "noise": 0.0065, "worst": math.log(8)},
-          "prose": {"metric": "loss", "higher": False, "noise": 0.022, "worst": math.log(1000)},
-          "words": {"metric": "bleu", "higher": True, "noise": 1.25, "worst": 0.0}}
+CLAIMS = {"markov": "L08.markov", "prose": "L08.prose", "words": "L10.words"}  # whose judge is the study's
 TITLES = {"markov": "Markov text", "words": "number words", "prose": "prose"}
+
+
+def judge_of(name: str) -> dict:
+    """How the claims judge a study: metric, its direction, one standard error of a test part, what a miss counts."""
+    rule = next(claim.rule for claim in claims.load("09") if claim.id == CLAIMS[name])
+    return {key: rule["judge"][key] for key in ("metric", "higher", "noise", "worst")}
 
 
 class Study:
@@ -28,7 +32,7 @@ class Study:
     def __init__(self, runs: Iterable, settings, name: str, tuning: int = 0):
         self.name, self.title, self.settings = name, TITLES[name], settings
         self.application, self.table = plan09.application(settings, name), plan09.table(settings, name)
-        self.judge = {**JUDGES[name], "tuning": tuning, "seeds": 1, "margin": 2.0}
+        self.judge = {**judge_of(name), "tuning": tuning, "seeds": 1, "margin": 2.0}
         own = self.application.recipe
         wanted = {"data": own.data, "train": own.train, "epochs": own.epochs, "sizes": own.sizes,
                   "data_options": own.data_options}
@@ -89,14 +93,18 @@ class Study:
         return "LEGW" if gap >= bound else LABELS[theirs] if gap <= -bound else "tie"
 
     def winner(self) -> str:
-        """The rule with the best mean end at the largest batch from every flat base rate, or that it depends."""
+        """The rule with the best mean end at the largest batch from every flat base rate; that it depends; or `a tie`
+        where at some base rate the best is less than two standard errors ahead of LEGW, or LEGW of the next."""
         best = set()
         for rate in self.flat():
             ends = {rule: np.mean(found) for rule in self.settings.rules
                     if (found := self.ends(rule, rate, self.largest))}
-            if ends:
-                best.add(max(ends, key=lambda rule: better(ends[rule], 0.0, self.judge)))
-        return LABELS[best.pop()] if len(best) == 1 else "it depends on the base rate"
+            order = sorted(ends, key=lambda rule: better(ends[rule], 0.0, self.judge), reverse=True)
+            if order:
+                rival = next((rule for rule in order if rule != "legw"), None)
+                close = rival and "legw" in order[:2] and self.duel(rival, rate) == "tie"
+                best.add("a tie" if close else LABELS[order[0]])
+        return best.pop() if len(best) == 1 else "it depends on the base rate"
 
     def solver_curve(self, solver: str) -> dict:
         """{rate: mean end on the test part} of a solver without a warm-up at the largest batch, over its octaves."""

@@ -366,8 +366,9 @@ display(Markdown("\n".join(lines)))
 # An arrow leads from a lab to those that need it; lab 16, the scoreboard, looks back on all of them and comes last.
 # **Dashed labs are planned and not written yet.** The routes, each in the order to take it:
 #
-# - **an evening**: measure time properly (11), then ask whether a large batch can be trained by rule (07);
-# - **a week**: first when more workers stop helping (10), then scaling rules (07), workers that wait (04) or do not
+# - **an evening**: measure time properly (11), find when more workers stop helping (10), then ask whether a large batch
+#   can be trained by rule (07);
+# - **a week**: the same, then workers that wait (04) or do not
 #   (05), public logs (12), and the scoreboard. Lab 04 leans on lab 03, which this route leaves out: exercise 00.2
 #   below holds the idea that it needs;
 # - **a semester**: all labs, about one a week.

@@ -325,8 +325,9 @@ fig, alt, data = critical_figures.noise_course(known, yours)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# The noise scale grows as the loss falls (**R18**): |G|² shrinks faster than tr Σ. So *"the noise scale"* of a run is
-# no single number, and the value at the end can be several times the one that matters. Averaged over the path, it comes
+# From the start to the target the noise scale grows from tens to hundreds, as |G|² shrinks faster than tr Σ, but not
+# step by step: our rule (**R18**) asks for a rank correlation of .7 in each run. So *"the noise scale"* of a run is no
+# single number, and the value at the end can be several times the one that matters. Averaged over the path, it comes
 # near the critical batch (**R17**: within a factor of three). It is a forecast of the order of magnitude, from one
 # run instead of a sweep.
 #
@@ -366,7 +367,8 @@ viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
 # With equal epochs the large batch makes a fraction of the updates: read its training loss in the data below the figure
-# before you blame its minima.
+# before you blame its minima. Three seeds are few: the rule takes two standard errors for an interval, and by Student's
+# t, which is wider for three, "closed to within a point" would not be shown here, while the gap itself would.
 #
 # ### Growing the batch instead of decaying the rate
 #

@@ -605,7 +605,7 @@ teach.check("11.5", reasons)
 # - A low variation proves nothing by itself: evaluated rarely it is 0. A high one (15 to 35 % for the small MLP on a quiet machine) means that one run proves nothing.
 # - The first crossing is not the model you keep, and the best of n is not the recipe you have.
 #
-# Next on the evening route: **07**, scaling rules. **12** reads the public logs with the same tools, and **13** asks where the time of one step goes. **10** asks when more workers stop helping. Sources: Coleman et al., *Analysis of DAWNBench*, 2019 (abstract); the rule texts of DAWNBench, MLPerf, AlgoPerf and the modded-nanogpt speed-run; READMEs of cifar10-fast, torchskeleton and ml-cifar-10-faster.
+# Next on the evening route: **10**, when more workers stop helping, then **07**, scaling rules. **12** reads the public logs with the same tools, and **13** asks where the time of one step goes. Sources: Coleman et al., *Analysis of DAWNBench*, 2019 (abstract); the rule texts of DAWNBench, MLPerf, AlgoPerf and the modded-nanogpt speed-run; READMEs of cifar10-fast, torchskeleton and ml-cifar-10-faster.
 
 # %% [markdown]
 # ## Record

@@ -1,1 +1,3 @@
-"""Workloads beside the images of the package, with their data, networks and Lightning modules: texts and translation. `labkit.workloads` finds the modules `workload_*` here."""
+"""Workloads beside the images of the package: texts and translation, with data, networks and Lightning modules.
+
+`labkit.workloads` finds the modules `workload_*` here."""

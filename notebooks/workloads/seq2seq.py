@@ -31,8 +31,8 @@ class GNMT(nn.Module):
     The encoder's first layer reads both ways. The decoder's first layer asks the attention, whose answer every later
     layer reads beside its input. From the third layer on a layer adds its input to its output. Dropout stands before
     every LSTM layer; every weight starts uniform in +-init, and the decoder at state 0.
-    Source: MLPerf Training's retired GNMT benchmark (gnmt_v2 attention): V = 32,000, h = 1024, 4 layers, 160 million
-    parameters, init 0.1. At h = 64 that init learns ten times as slowly as 0.7 does.
+    Source: MLPerf Training's retired GNMT benchmark (gnmt_v2 attention): V = 32,000, h = 1024, 4 layers, init 0.1. At
+    h = 64 that init learns ten times as slowly as 0.7 does.
     When not to use it: for good translation (a transformer is better), or for long sentences: attention holds
     b x T x S x h numbers.
 

@@ -19,7 +19,8 @@ class LanguageModel(Task):
     holds the state, so that a run resumed in the middle of an epoch goes on exactly.
 
     Args:
-        model: maps (tokens [streams, window], state) to (scores [streams, window, vocabulary], state).
+        model: maps (tokens [streams, window], state) to (scores [streams, window, vocabulary], state); the state is a
+            tuple of tensors, or None where a text begins.
         loss: `mean` over tokens, or `sum-over-time`, the mean over streams of the sum over the window, as the
             TensorFlow tutorial has it. That is `window` times the mean: the same trajectory (of SGD, with or without
             momentum) as the mean with the rate times `window` and the clipping norm divided by it. The other arguments
