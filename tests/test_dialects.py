@@ -1,5 +1,6 @@
 """Each dialect against its library: the rule as that library's code is built, and the library where it installs."""
 
+import hashlib
 import importlib
 import math
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from labkit import paths
 from labkit.optim import LAMB, LARS, dialects
 from labkit.optim.schedules import Schedule
 
@@ -365,3 +367,9 @@ def test_pytorch_optimizer_lamb_pre_norm_scales_down(pytorch_optimizer):
     optimizer = pytorch_optimizer.Lamb([p], 0.1, pre_norm=True)
     optimizer.step()
     assert (optimizer.state[p]["exp_avg"] / 0.1).norm().item() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_changed_bundle_changes_the_fingerprint_of_runs():
+    """Fingerprints cover code, so the code names the sum of the data that it reads."""
+    content = (paths.data() / "dialects.yaml").read_bytes()
+    assert hashlib.sha256(content).hexdigest().startswith(dialects.SHA256), "write the new sum into dialects.SHA256"

@@ -30,6 +30,8 @@ OPTIONS = [
     *[(LARS, {"convention": c, "nesterov": n, "decay": d})
       for c, n, d in product("ABC", (False, True), ("ratio", "outside"))],
     *[(LARS, {"convention": c, "momentum": 0.0}) for c in "ABC"],
+    *[(LARS, {"convention": c, "trust_clip": True, "trust_coefficient": 0.05}) for c in "ABC"],
+    (LARS, {"trust_bounds": (0.004, 0.02)}),
     *[(LARS, {"dialect": name}) for name in ("nus", "torchlars", "timm", "kozistr", "kozistr-3.9")],
     *[(LAMB, {"decay": d, "bias_correction": b})
       for d, b in product(("ratio", "outside", "before"), (True, False, "rate"))],
@@ -322,3 +324,19 @@ def test_two_ranks_equal_one_process(two_ranks, name, how):
     assert alone.keys() == together.keys()
     for key, value in alone.items():
         assert torch.allclose(value, together[key], rtol=1e-10, atol=1e-10), key
+
+
+@pytest.mark.parametrize("convention", ["A", "B", "C"])
+def test_a_ramp_that_starts_at_rate_0_fills_large_and_small_velocities_alike(convention):
+    """Clipped at the rate, every ratio is 1 there; a kernel for large tensors must not see it otherwise."""
+    velocities = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        parameters = [nn.Parameter(torch.randn(size)) for size in ((200, 200), (10, 10))]
+        optimizer = LARS(parameters, lr=0.0, dialect="timm", convention=convention, trust_clip=True, fused=fused)
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        velocities.append([optimizer.state[parameter]["momentum_buffer"] for parameter in parameters])
+    for one, other in zip(*velocities, strict=True):
+        torch.testing.assert_close(one, other)

@@ -38,7 +38,9 @@ def trust_ratio(weight_norm: float, grad_norm: float, options: dict[str, Any]) -
         return 1.0
     low, high = options["trust_bounds"]
     ratio = min(max(options["trust_coefficient"] * weight_norm / denominator, low), high)
-    return min(ratio / options["lr"], 1.0) if options["trust_clip"] and options["lr"] else ratio
+    if options["trust_clip"]:
+        return min(ratio / options["lr"], 1.0) if options["lr"] else 1.0  # a rate of 0 clips everything
+    return ratio
 
 
 def lars_update(weights: list[Tensor], grads: list[Tensor], velocities: list[Tensor], options: dict[str, Any],
