@@ -114,18 +114,14 @@ class Recipe:
         if self.optimizer in optimizers.LAYERWISE or self.options.get("weight_decay"):
             modules.append("labkit.optim.groups")
         if self.curvature_every:
-            modules += ["labs.curvature", "labs.curvature_probe"]
+            modules += ["labs.curvature", paths.lab_part("curvature_probe").__name__]
         modules += [callback["name"].rpartition(".")[0] for callback in self.callbacks]
-        paths.add_labs()
         return fingerprint(modules)
 
 
 def callback_of(entry, writer=None, *, build: bool = False):
-    """The class that an entry of a recipe's `callbacks` names, one of the package (`labkit.`) or of the labs (`labs.`);
-    with `build`, made with the entry's arguments and the run's writer.
-
-    Raises:
-        RequestError: it is no mapping with a name, its name lies elsewhere, or no such class takes these arguments."""
+    """The class of labkit or of labs that an entry of a recipe's `callbacks` names; with `build`, made with the entry's
+    arguments and the run's writer. RequestError: no mapping with such a name, or no class that takes the arguments."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not name.startswith(("labkit.", "labs.")):
         raise RequestError(f"a callback must be a mapping such as {{'name': 'labs.module.Class'}}, not {entry!r}")

@@ -9,14 +9,21 @@ from pathlib import Path
 
 
 def plain_code(source: str) -> str:
-    """Code without docstrings and comments, written back from its syntax tree, so that layout does not matter either.
-    """
+    """Code without docstrings and comments, as its syntax tree, so that layout does not matter either."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if ast.get_docstring(node, clean=False) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+    return shape(tree)
+
+
+def shape(node) -> str:
+    """A syntax tree as text, the same under every version of Python (which `ast.dump` and `ast.unparse` are not)."""
+    if isinstance(node, ast.AST):
+        parts = (f"{key}={shape(value)}" for key, value in ast.iter_fields(node) if value not in (None, []))
+        return f"{type(node).__name__}({','.join(parts)})"
+    return f"[{','.join(map(shape, node))}]" if isinstance(node, list) else repr(node)
 
 
 @functools.cache

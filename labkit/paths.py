@@ -45,18 +45,13 @@ def lab_parts(prefix: str, package: str = "labs") -> list[str]:
     return sorted(path.stem for path in (labs().parent / package).glob(f"{prefix}*.py"))
 
 
-def add_labs() -> None:
-    """Put the folder `notebooks/`, which holds the packages labs and workloads, on `sys.path`."""
-    if str(labs().parent) not in sys.path:
-        sys.path.insert(0, str(labs().parent))
-
-
 def lab_part(name: str, package: str = "labs") -> ModuleType:
-    """The module `<package>.<name>` of the folder `notebooks/`.
+    """The module `<package>.<name>` of the folder `notebooks/`, which is put on `sys.path`.
 
     Raises:
         WorkError: there is no such module."""
-    add_labs()
+    if str(labs().parent) not in sys.path:
+        sys.path.insert(0, str(labs().parent))
     try:
         return importlib.import_module(f"{package}.{name}")
     except ModuleNotFoundError as error:

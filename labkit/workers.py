@@ -8,8 +8,10 @@ import contextlib
 import importlib.util
 import math
 import os
+import shlex
 import signal
 import socket
+import sys
 import tempfile
 import traceback
 from pathlib import Path
@@ -140,6 +142,9 @@ def connect(ray, address: str) -> None:
     if address == "local":  # the sent code lies elsewhere, and would look there
         variables.setdefault("LABKIT_CACHE", str(download.cache_folder()))
     environment = {"working_dir": str(paths.root()), "excludes": UNSENT, "env_vars": variables}
+    python, ours = shlex.quote(sys.executable), ("localhost", "127.0.0.1", socket.gethostbyname(socket.gethostname()))
+    if python != sys.executable and (address == "local" or host.strip("[]") in ours):
+        environment["py_executable"] = python  # Ray hands it to a shell; with a space in it no worker would ever start
     stop = signal.getsignal(signal.SIGTERM)
     try:
         if port.isdecimal():  # Ray itself would try for minutes

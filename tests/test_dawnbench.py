@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from labkit.errors import RequestError
 from labkit.tta import commands, dawnbench
 from labkit.tta.clock import RULES, time_to_target
+from labs import thresholds
 
 FACTS = {"version": "v1.0", "author": "someone", "authorEmail": "", "framework": "Torch 1", "codeURL": "", "misc": {},
          "model": "Net", "hardware": "1 V100", "costPerHour": 3.0, "timestamp": "2019-02-03"}  # fmt: skip
@@ -206,7 +207,7 @@ def test_a_task_without_a_known_threshold_has_a_curve_but_no_time(tmp_path):
     write(tmp_path, task="Fashion")
     row, benchmark = only(tmp_path), dawnbench.read(tmp_path)
     assert row["flags"] == "unknown-task" and math.isnan(row["threshold"]) and math.isnan(row["tta_seconds"])
-    assert dawnbench.thresholds(benchmark, {"Fashion": [94.5]}).seconds.tolist() == [0.4 * 3600]
+    assert thresholds.thresholds(benchmark, {"Fashion": [94.5]}).seconds.tolist() == [0.4 * 3600]
     assert dawnbench.runs(benchmark)[0].header.target is None
 
 
@@ -469,7 +470,7 @@ def test_a_run_is_identified_by_its_content(tmp_path):
 
 def test_thresholds_are_crossed_on_the_same_curve(tmp_path):
     write(tmp_path)
-    table = dawnbench.thresholds(dawnbench.read(tmp_path), {"CIFAR10": [50.0, 94.0, 94.25, 99.0], "SQuAD": [0.75]})
+    table = thresholds.thresholds(dawnbench.read(tmp_path), {"CIFAR10": [50.0, 94.0, 94.25, 99.0], "SQuAD": [0.75]})
     assert table.columns.tolist() == ["task", "entry", "threshold", "seconds"]
     assert table.seconds.tolist() == [0.1 * 3600, 0.2 * 3600, 0.4 * 3600, math.inf]
 

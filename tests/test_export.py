@@ -14,6 +14,7 @@ from labkit import experiment, runs
 from labkit.curve import Header, Row, Run, Span
 from labkit.errors import RequestError
 from labkit.tta import clock, commands, dawnbench, export, mlperf
+from labs import thresholds
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = {"metric": "validation_accuracy", "value": 0.57, "higher": True}  # 100 * 0.57 is below 57 in doubles
@@ -121,7 +122,7 @@ def seconds_read(folder: Path, percent: float) -> list[float]:
     benchmark = dawnbench.read(folder)
     assert benchmark.refused == []
     tasks = {task for task, _ in benchmark.curves}
-    return dawnbench.thresholds(benchmark, {task: [percent] for task in tasks}).seconds.tolist()
+    return thresholds.thresholds(benchmark, {task: [percent] for task in tasks}).seconds.tolist()
 
 
 def test_the_recorded_runs_read_back_with_their_times(recorded, tmp_path):

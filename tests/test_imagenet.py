@@ -262,3 +262,15 @@ def test_a_missing_folder_is_a_wrong_request_and_a_damaged_file_is_failed_work(p
     assert last_line.startswith("imagenet.py: ") and "val/red/1.jpg cannot be read as an image" in last_line
     (left,) = runs.Store(tmp_path / "out").unfinished()
     assert left.status == "failed"
+
+
+@pytest.mark.parametrize("left", [0, 5000])
+def test_a_damaged_checkpoint_is_named_in_one_line(pictures, tmp_path, left, capsys):
+    assert start(pictures, tmp_path / "a", "--per-device", "4", "--limit-steps", "2") == 0
+    (checkpoint,) = tmp_path.rglob("last.ckpt")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:left])
+    capsys.readouterr()
+    assert start(pictures, tmp_path / "a", "--per-device", "4", "--resume") == 2
+    said = capsys.readouterr().err.strip()
+    assert "last.ckpt is no sound checkpoint" in said and "\n" not in said
+    assert not list(tmp_path.rglob("*.partial"))

@@ -67,7 +67,7 @@ LARS_MISTAKES = {
     "eta is missing": by_rule(coefficient=1.0),
     "start at 0 never move": by_rule(zero="none"),
     "changes the gradient": by_rule(in_place=True),
-    "return two tensors": by_rule(out=lambda w, v: w),
+    "return two torch tensors": by_rule(out=lambda w, v: w),
     "have the shape": by_rule(out=lambda w, v: (w.flatten(), v)),
     "off by up to": by_rule(out=lambda w, v: (1.01 * w, v)),
 }

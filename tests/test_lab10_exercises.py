@@ -202,7 +202,8 @@ def test_a_wrong_turn_of_the_knob_is_told_why(words):
 
 
 def test_no_run_is_no_knee():
-    assert "no fit" in lab10.turned_knob({**knob(), "measured": ""})
+    assert "nothing was measured" in lab10.turned_knob({**knob(), "measured": ""})
+    assert "no fit" in lab10.turned_knob({**knob(), "measured": SimpleNamespace(knee=math.nan)})
 
 
 def test_the_messages_of_one_exercise_differ():

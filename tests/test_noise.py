@@ -155,3 +155,11 @@ def test_the_size_of_a_micro_batch_may_be_given_in_another_unit():
     accumulated(by_row)
     accumulated(by_token)
     assert by_token.noise_scale == pytest.approx(10 * by_row.noise_scale)
+
+
+def test_a_second_fit_is_a_measurement_of_its_own():
+    callback = GradientNoise()
+    accumulated(callback)
+    first = list(callback.traces), list(callback.squares)
+    accumulated(callback)
+    assert (callback.traces, callback.squares) == first and callback.skipped == 0

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from labkit.errors import RequestError
 from labkit.optim import LAMB, LARS, build, dialects
 from labkit.optim.fused import LARGE, STACK
 from labkit.optim.groups import parameter_groups
@@ -340,3 +341,22 @@ def test_a_ramp_that_starts_at_rate_0_fills_large_and_small_velocities_alike(con
         velocities.append([optimizer.state[parameter]["momentum_buffer"] for parameter in parameters])
     for one, other in zip(*velocities, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("convention", ["A", "B"])
+def test_a_tiny_rate_times_ratio_is_not_lost_beside_one(convention):
+    """Huge gradients (a summed loss) make ratios of 1e-13: the kernel's dampening would be 1 - 1e-17."""
+    velocities = []
+    for fused in (True, False):
+        parameter = nn.Parameter(torch.ones(200, 200))
+        optimizer = LARS([parameter], lr=1e-4, weight_decay=0.0, convention=convention, fused=fused)
+        parameter.grad = torch.full_like(parameter, 1e9)
+        optimizer.step()
+        velocities.append(optimizer.state[parameter]["momentum_buffer"])
+    torch.testing.assert_close(*velocities, rtol=1e-4, atol=0.0)  # as float32 norms agree
+
+
+@pytest.mark.parametrize("optimizer_class", [LARS, LAMB])
+def test_a_group_cannot_have_a_dialect_of_its_own(optimizer_class):
+    with pytest.raises(RequestError, match="dialect is of the whole optimizer"):
+        optimizer_class([{"params": [nn.Parameter(torch.ones(2))], "dialect": "timm"}], lr=0.1)

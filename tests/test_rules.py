@@ -8,6 +8,7 @@ import pytest
 
 from labkit import claims, rules
 from labkit.errors import WorkError
+from labkit.fingerprint import plain_code
 from labs.factorial import Table
 from labkit.runs import Header, Row, Run, Span
 from labs import rules_scaling, rules_times
@@ -287,7 +288,35 @@ def test_the_hash_changes_with_the_margin_and_with_the_code_of_a_helper(monkeypa
     claim = next(claim for claim in claims.load() if claim.id == "L04.lstm")
     wider = dataclasses.replace(claim, rule={**claim.rule, "margin": 3.0})
     assert wider.hash != claim.hash
-    assert "def standard_error" in rules.code("ordering") and "def cell_values" in rules.code("ordering")
+
+
+@pytest.mark.parametrize(
+    ("rule", "reached"),
+    [
+        ("ordering", ["FunctionDef(name='standard_error'", "FunctionDef(name='cell_values'"]),
+        ("ordering", ["FunctionDef(name='paths_at'", "ClassDef(name='Table'"]),  # within a comprehension; of a lab
+        ("three_regimes", ["FunctionDef(name='crossing'"]),
+        ("hyperbola", ["[-4.0,-3.98,"]),  # a constant of its module
+        ("tuner_behind", ["FunctionDef(name='plan'"]),  # by the name of another module
+    ],
+)
+def test_the_hash_covers_all_that_a_rule_reaches(rule, reached):
+    for part in reached:
+        assert part in rules.code(rule), part
+
+
+def test_a_syntax_tree_reads_the_same_under_every_python():
+    """The text is written out here: another version of Python has to give it too."""
+    source = 'def f(x, *, y: int = 2) -> str:\n    "words"\n    return f"{x:>{y}} a" if x not in (1, None) else [z for z in x]\n'
+    assert plain_code(source) == (
+        "Module(body=[FunctionDef(name='f',args=arguments(args=[arg(arg='x')],kwonlyargs=[arg(arg='y',annotation=Name("
+        "id='int',ctx=Load()))],kw_defaults=[Constant(value=2)]),body=[Return(value=IfExp(test=Compare(left=Name(id='x',"
+        "ctx=Load()),ops=[NotIn()],comparators=[Tuple(elts=[Constant(value=1),Constant()],ctx=Load())]),body=JoinedStr("
+        "values=[FormattedValue(value=Name(id='x',ctx=Load()),conversion=-1,format_spec=JoinedStr(values=[Constant("
+        "value='>'),FormattedValue(value=Name(id='y',ctx=Load()),conversion=-1)])),Constant(value=' a')]),orelse=ListComp("
+        "elt=Name(id='z',ctx=Load()),generators=[comprehension(target=Name(id='z',ctx=Store()),iter=Name(id='x',ctx=Load())"
+        ",is_async=0)])))],returns=Name(id='str',ctx=Load()))])"
+    )
 
 
 def test_the_rules_of_the_labs_are_found_beside_the_general_ones_and_a_name_means_one_rule():

@@ -11,6 +11,7 @@ from scipy import stats
 
 from labkit.errors import RequestError
 from labkit.tta import statistics as tta
+from labs.thresholds import threshold_sensitivity
 
 TIME = st.floats(min_value=0.5, max_value=1e4)
 MAYBE_MISS = st.one_of(TIME, st.just(math.inf))
@@ -296,7 +297,7 @@ def test_first_crossing_refuses_unequal_columns():
 
 def test_threshold_sensitivity_can_turn_a_ranking_round():
     curves = {"hare": ([1, 2, 3], [0.90, 0.91, 0.92]), "tortoise": ([2, 4, 6], [0.90, 0.93, 0.95])}
-    table = tta.threshold_sensitivity(curves, [0.90, 0.92, 0.93])
+    table = threshold_sensitivity(curves, [0.90, 0.92, 0.93])
     assert table == {
         0.90: {"hare": 1, "tortoise": 2},
         0.92: {"hare": 3, "tortoise": 4},

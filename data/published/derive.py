@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[2] / "notebooks")]
 
 from labkit.errors import RequestError
 from labkit.tta import dawnbench, mlperf, statistics
+from labs import thresholds
 
 ENTRIES = "stanford-futuredata/dawn-bench-entries@fb27b82"
 ROUNDS = {
@@ -62,7 +63,7 @@ def dawnbench_tables(logs: Path) -> dict:
             train, "DAWNBench training entries, one run each as its submitter chose it", ENTRIES, NO_LICENCE,
         ),
         "dawnbench_thresholds.csv": (
-            dawnbench.thresholds(found, GRID).assign(source=ENTRIES),
+            thresholds.thresholds(found, GRID).assign(source=ENTRIES),
             "Seconds to the first row at or above a threshold, inf for a miss; DAWNBench training entries",
             ENTRIES, NO_LICENCE,
         ),

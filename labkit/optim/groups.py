@@ -91,6 +91,8 @@ class Layerwise(torch.optim.Optimizer):
 
         Raises:
             RequestError: names the option and what is allowed."""
+        if "dialect" in param_group:
+            raise RequestError("dialect is of the whole optimizer; give a group the options themselves")
         options = {**self.defaults, **{name: value for name, value in param_group.items() if value is not None}}
         params = options["params"]
         if not isinstance(params, (Tensor, set)):  # torch itself refuses a set, which has no order

@@ -38,9 +38,7 @@ def trust_ratio(weight_norm: float, grad_norm: float, options: dict[str, Any]) -
         return 1.0
     low, high = options["trust_bounds"]
     ratio = min(max(options["trust_coefficient"] * weight_norm / denominator, low), high)
-    if options["trust_clip"]:
-        return min(ratio / options["lr"], 1.0) if options["lr"] else 1.0  # a rate of 0 clips everything
-    return ratio
+    return (min(ratio / options["lr"], 1.0) if options["lr"] else 1.0) if options["trust_clip"] else ratio
 
 
 def lars_update(weights: list[Tensor], grads: list[Tensor], velocities: list[Tensor], options: dict[str, Any],
@@ -114,7 +112,7 @@ def lars_fused(weights: list[Tensor], grads: list[Tensor], velocities: list[Tens
         for i, factor in enumerate(factors.flatten().tolist() if isinstance(factors, Tensor) else [factors] * len(w)):
             if convention == "C":
                 kernel([w[i]], [g[i]], v[i:i + 1], weight_decay=inside, dampening=0.0, lr=factor)
-            elif options["nesterov"]:
+            elif options["nesterov"] or abs(factor) < 1e-6:  # so small a number is lost in 1 - factor
                 direction = torch.add(g[i], w[i], alpha=inside, out=scratch.like(g[i])).mul_(factor)
                 kernel([w[i]], [direction], v[i:i + 1], weight_decay=0.0, dampening=0.0, lr=after)
             else:

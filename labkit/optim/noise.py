@@ -54,7 +54,6 @@ class GradientNoise(pl.Callback):
         require_range("every", every, low=1)
         self.writer, self.every, self.size = writer, every, size
         self.traces, self.squares, self.skipped = [], [], 0
-        self._reset()
 
     def _reset(self) -> None:
         self._sizes, self._before, self._small, self._big = [], None, 0.0, None
@@ -64,6 +63,8 @@ class GradientNoise(pl.Callback):
         return sum(self.traces) / sum(self.squares) if sum(self.squares) > 0 else math.nan
 
     def on_train_start(self, trainer, task) -> None:
+        self.traces, self.squares, self.skipped = [], [], 0  # a second fit is a measurement of its own
+        self._reset()
         ddp = isinstance(trainer.strategy.model, torch.nn.parallel.DistributedDataParallel)
         if not ddp and (trainer.world_size > 1 or trainer.accumulate_grad_batches < 2):
             raise RequestError("a noise scale needs two batch sizes; accumulate 2 micro-batches, or use DDP on 2 ranks")

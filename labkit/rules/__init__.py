@@ -3,11 +3,15 @@
 Those of one lab are in `notebooks/labs/rules_*.py`; each such module lists its own in a tuple `RULES`. A rule answers
 `not attempted` unless every run that it asks for is there, with the number of seeds that it asks for."""
 
+import ast
+import contextlib
 import functools
 import inspect
+import textwrap
 
 from labkit import paths
-from labkit.errors import WorkError
+from labkit.curve import canonical
+from labkit.errors import RequestError, WorkError
 from labkit.fingerprint import plain_code
 from labkit.rules import general
 
@@ -38,15 +42,26 @@ def collected(*modules) -> dict:
 
 @functools.cache
 def code(name: str) -> str:
-    """The code of a rule and of every helper among the rules that it reaches: what may not change after the sweep."""
+    """The code of a rule, and of every function, class and constant of the rules and labs that it reaches by name, at
+    any depth: what may not change after the sweep."""
     todo, done = [__getattr__("RULES")[name]], {}
     while todo:
-        function = todo.pop()
-        if function.__qualname__ in done:
+        thing = todo.pop()
+        if (key := f"{thing.__module__}.{thing.__qualname__}") in done:
             continue
-        done[function.__qualname__] = plain_code(inspect.getsource(function))
-        module = inspect.getmodule(function)
-        reached = (getattr(module, other, None) for other in function.__code__.co_names)
-        todo += [other for other in reached if inspect.isfunction(other)
-                 and other.__module__.startswith(("labkit.rules", "labs.rules_"))]
+        source = textwrap.dedent(inspect.getsource(thing))
+        done[key] = plain_code(source)
+        module = inspect.getmodule(thing)
+        for node in ast.walk(ast.parse(source)):
+            owner, other = module, getattr(node, "id", None)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                owner, other = getattr(module, node.value.id, None), node.attr
+            found = getattr(owner, other, None) if other and inspect.ismodule(owner) else None
+            if inspect.isfunction(found) or inspect.isclass(found):
+                todo += [found] if found.__module__.startswith(("labkit.rules", "labs.")) else []
+                continue
+            found = found.tolist() if hasattr(found, "tolist") else found
+            if isinstance(found, (bool, int, float, str, list, tuple, dict)):
+                with contextlib.suppress(RequestError):  # what is no plain value, such as the list of the rules
+                    done[f"{owner.__name__}.{other}"] = canonical(found)
     return "\n".join(done[key] for key in sorted(done))

@@ -27,7 +27,7 @@ class Prediction:
         elif self.options:
             verdict = "as you predicted" if self.answer == str(measured) else "not as you predicted"
             line = f"you predicted {self._shown(self.answer)}; measured {result}: {verdict}"
-        elif self.answer > 0 and measured > 0:
+        elif self.answer > 0 and measured > 0 and self.unit != "points":  # which are differences
             error = self.log_error(measured)
             line = (f"you predicted {self._shown(self.answer)}; measured {result}: "
                     f"off by a factor of {10**error:.3g} (log10 error {error:.2f})")

@@ -121,16 +121,6 @@ def runs(benchmark: Benchmark) -> list[Run]:
     return made
 
 
-def thresholds(benchmark: Benchmark, grid: dict[str, list[float]]) -> pd.DataFrame:
-    """Seconds to each threshold of {task: thresholds}, inf for a miss, as (task, entry, threshold, seconds). Not fair
-    to an entry that was tuned for another threshold."""
-    from labkit.tta.statistics import first_crossing  # scipy is slow to import, and needed only here
-
-    table = [(task, entry, value, first_crossing(hours * 3600, metric, value))
-             for (task, entry), (hours, metric, _) in benchmark.curves.items() for value in grid.get(task, ())]
-    return pd.DataFrame(table, columns=["task", "entry", "threshold", "seconds"])
-
-
 def displayed(seconds: float) -> str:
     """h:mm:ss as the leaderboard showed it, rounded up; first to ms, so that float noise does not add a second."""
     whole = math.ceil(round(seconds, 3))

@@ -180,13 +180,6 @@ def first_crossing(times, values, target: float) -> float:
     return float(clock[passed[0]]) if passed.size else math.inf
 
 
-def threshold_sensitivity(curves: Mapping, thresholds) -> dict[float, dict[str, float]]:
-    """{threshold: {name: TTA}} for curves {name: (times, values)}. Not fair to an entry tuned for another threshold."""
-    _require(len(curves) > 0, "curves is empty; give at least one name: (times, values)")
-    targets = _numbers(thresholds, "thresholds").tolist()
-    return {target: {name: first_crossing(*curve, target) for name, curve in curves.items()} for target in targets}
-
-
 def rank_agreement(a, b) -> float:
     """Kendall's tau-b of two lists of times, or two {name: time}: 1 same order, -1 reversed, misses tied for last.
     NaN when a list is all ties. Not for two or three entries: tau then takes only a few values."""

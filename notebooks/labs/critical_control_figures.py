@@ -72,9 +72,9 @@ def controls(recorded: Mapping[str, Sequence], yours: Mapping[str, Sequence], ti
     Args:
         recorded, yours: {arm: runs}.
     """
-    names, apart = list(yours), 0.12 * any(recorded.values())
+    names, apart = list(dict.fromkeys([*yours, *recorded])), 0.12 * any(recorded.values())
     fig, ax = viz.figure(width=6.5, height=0.9 + 0.34 * len(names))
-    rows = []
+    rows, places = [], names
     for source, arms, colour, marker, shift in (("recorded", recorded, viz.RECORDED, "o", apart),
                                                 ("yours", yours, viz.YOURS, "s", -apart)):  # fmt: skip
         for place, name in enumerate(names):
@@ -91,9 +91,12 @@ def controls(recorded: Mapping[str, Sequence], yours: Mapping[str, Sequence], ti
                          "updates": updates, "seeds": len(values)})  # fmt: skip
     if not rows:
         return empty("no arm was trained")
-    updates = {row["arm"]: row["updates"] for row in rows}
-    labels = [f"{name} ({updates.get(name, 0)} updates)" for name in names]
-    ax.set_yticks([-n for n in range(len(names))], labels=labels)
+    updates = {}
+    for row in rows:
+        updates.setdefault(row["arm"], {})[row["source"]] = row["updates"]
+    names = [name for name in names if name in updates]
+    words = {name: " / ".join(f"{count}" for count in dict.fromkeys(updates[name].values())) for name in names}
+    ax.set_yticks([-places.index(name) for name in names], labels=[f"{name} ({words[name]} updates)" for name in names])
     ax.set_xlabel("test accuracy")
     ax.set_title(title)
     ax.margins(y=0.25)

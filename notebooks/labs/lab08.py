@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 
 import torch
 from torch import nn
@@ -10,13 +9,14 @@ from torch import nn
 from labkit import optim
 from labkit.optim.groups import parameter_groups
 from labkit.teach.exercises import exercise
+from labs.answers import number
 from labs import layerwise_traces
 
 ENOUGH = 0.005  # relative: three digits of a right number are right
 
 
 def close(a, b, rel_tol: float = ENOUGH) -> bool:
-    return isinstance(a, Real) and not isinstance(a, bool) and math.isclose(a, b, rel_tol=rel_tol, abs_tol=1e-12)
+    return math.isclose(number(a), b, rel_tol=rel_tol, abs_tol=1e-12)
 
 
 # 08.b1: weights, gradients by step, rates by step; the second case has a norm that is 0.
@@ -55,8 +55,8 @@ def lars_step(answer):
         for steps, (rate, grad) in enumerate(zip(rates, grads, strict=True), 1):
             kept = weights.clone(), grad.clone(), velocity.clone()
             found = answer(weights, grad, velocity, rate, 0.9, 0.3, 0.05)
-            if not isinstance(found, tuple) or len(found) != 2 or not all(map(torch.is_tensor, found)):
-                return "return two tensors: the new weights and the new velocity"
+            if not isinstance(found, (tuple, list)) or len(found) != 2 or not all(map(torch.is_tensor, found)):
+                return "return two torch tensors: the new weights and the new velocity"
             if not torch.equal(grad, kept[1]):
                 return "your step changes the gradient it was given: write g = g + ..., not g += ..."
             weights, velocity = found
@@ -114,7 +114,7 @@ def by_hand(answer):
     for key, (right, slips) in _BY_HAND.items():
         given = answer[key]
         if not close(given, right):
-            remark = next((text for value, text in slips if close(given, value)), "|w| = 5 and |g| = 0.5: check both")
+            remark = next((text for value, text in slips if close(given, value)), "|w| = 5 and |g| = 0.5: check both, and give three digits")
             return f"{key} {given!r} is not right: {remark}"
     return None
 

@@ -8,12 +8,13 @@ import numpy as np
 
 from labkit.optim.noise import noise_scale
 from labkit.teach.exercises import exercise
+from labs.answers import number
 
 NEAR = 0.01  # relative: rounded answers are right
 
 
 def near(a, b, tolerance: float = NEAR) -> bool:
-    return isinstance(a, Real) and not isinstance(a, bool) and math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-9)
+    return math.isclose(number(a), b, rel_tol=tolerance, abs_tol=1e-9)
 
 
 def slip(value, slips) -> str:
@@ -168,7 +169,9 @@ def turned_knob(answer):
     for known in answer["known"]:
         if abs(level - known) < 0.1 * known:
             return f"{level:g} was measured above, at {known:g}: nothing to foretell; choose a level of your own"
-    if not math.isfinite(getattr(measured, "knee", math.nan)):
+    if not hasattr(measured, "knee"):
+        return "nothing was measured: the cell trains only for a level from 0 to 2 and a knee"
+    if not math.isfinite(measured.knee):
         return f"at noise {level:g} the target was reached at fewer than three batches: no fit; try less noise"
     found = f"at noise {level:g} the critical batch is {measured.knee:.0f}"
     if measured.knee < GOAL:

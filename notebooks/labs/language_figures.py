@@ -10,11 +10,10 @@ import pandas as pd
 from workloads.markov import Chain
 from labkit.teach import viz
 from labs.factorial import LABELS
+from labs.layerwise_tuned import LOOKS
 from labs.scaling_figures import STYLES, hollow, legend
 
-SOLVERS = {"sgd": ("#404040", "v"), "lars": (viz.SERIES[3], "D"), "lamb": (viz.SERIES[2], "^"),
-           "adam": (viz.SERIES[1], "o"), "adamw": (viz.SERIES[1], "s"), "rmsprop": (viz.SERIES[4], "P"),
-           "adagrad": ("#8f8f8f", "X"), "adadelta": ("#8f8f8f", "d")}
+SOLVERS = {name: look for name, look in LOOKS.items() if name != "nesterov"}  # as in lab 08
 MARKERS = {"markov": "o", "words": "s", "prose": "^"}
 NAMES = {"sgd": "SGD", "lars": "LARS", "lamb": "LAMB", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop",
          "adagrad": "Adagrad", "adadelta": "Adadelta"}
@@ -59,7 +58,7 @@ def metric_axis(ax, study) -> None:
         ax.set_ylabel("BLEU of characters")
         return
     data = study.application.recipe.load()
-    least, most = math.exp(data.floor or 0.0), data.vocabulary
+    least, most = (math.exp(data.floor), data.vocabulary) if data.floor else (40.0, data.vocabulary)
     ticks = [tick for tick in (1, 2, 3, 4, 6, 8, 16, 64, 250, 1000) if least * 0.9 < tick <= most * 1.05]
     ax.set_yscale("log")
     ax.set_ylim(least * 0.84, most * 1.15)

@@ -15,6 +15,7 @@ from labkit.runs import Run
 from labkit.teach import viz
 from labkit.tta import statistics
 from labs import times
+from labs.thresholds import threshold_sensitivity
 
 Groups = Sequence[tuple[str, Sequence[Run], str]]
 DRAWN = 12  # curves of a group: more lines hide each other; the dots are those of all runs
@@ -114,7 +115,7 @@ def target_figure(groups: Groups):
     for name, runs, colour in groups[::-1]:
         announced, curves = times.at(runs[0])["value"], {run.header.repeat: times.curve(run) for run in runs}
         found = [
-            list(steps.values()) for steps in statistics.threshold_sensitivity(curves, announced + shifts).values()
+            list(steps.values()) for steps in threshold_sensitivity(curves, announced + shifts).values()
         ]
         medians = np.array([np.median(steps) for steps in found])
         if not np.isfinite(medians).any():

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import pickle
 import sys
 import time
 import warnings
@@ -101,6 +102,15 @@ class Clock(TimeToAccuracy):
         return spans[-1]["end"]
 
 
+def readable(checkpoint: Path) -> None:
+    """Refuse a checkpoint that is damaged or another program's, before anything is written."""
+    try:
+        torch.load(checkpoint, map_location="cpu", weights_only=False, mmap=True)["labkit"]
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        raise RequestError(f"{checkpoint} is no sound checkpoint ({' '.join(str(error).split())[:100]}); "
+                           "delete it and start again without --resume") from None
+
+
 def train(given, began: float) -> str:
     """Train what the command line asks for; what to say of it on rank 0, elsewhere nothing."""
     rank, world, local = (int(os.environ.get(name, unset)) for name, unset in
@@ -135,6 +145,8 @@ def train(given, began: float) -> str:
     last = store.folder / header.lab / header.identity / "last.ckpt"
     if (resumed := last.exists()) and not given.resume:
         raise RequestError(f"{last} is a checkpoint of this very run; go on from it by --resume, or delete it")
+    if resumed:
+        readable(last)
     if given.limit_steps:  # another run, of the same checkpoints
         header = dataclasses.replace(header, config={**config, "limit_steps": steps})
 
