@@ -142,9 +142,11 @@ def connect(ray, address: str) -> None:
     if address == "local":  # the sent code lies elsewhere, and would look there
         variables.setdefault("LABKIT_CACHE", str(download.cache_folder()))
     environment = {"working_dir": str(paths.root()), "excludes": UNSENT, "env_vars": variables}
-    python, ours = shlex.quote(sys.executable), ("localhost", "127.0.0.1", socket.gethostbyname(socket.gethostname()))
-    if python != sys.executable and (address == "local" or host.strip("[]") in ours):
-        environment["py_executable"] = python  # Ray hands it to a shell; with a space in it no worker would ever start
+    here = False
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        here = probe.bind((host.strip("[]"), 0)) is None  # only an address of this machine can be bound
+    if here and " " in sys.executable:  # Ray hands it to a shell: no worker would ever start
+        environment["py_executable"] = shlex.quote(sys.executable)
     stop = signal.getsignal(signal.SIGTERM)
     try:
         if port.isdecimal():  # Ray itself would try for minutes

@@ -13,7 +13,7 @@ import torch
 
 from labkit import profiles
 from labkit.datasets.memory import normalise
-from labkit.experiment import Recipe
+from labkit.experiment import OPTIONAL, Recipe
 from labkit.teach import viz
 from labkit.tta.callback import TimeToAccuracy
 from labs.rules_lesion import factorial_effects, readings
@@ -194,8 +194,8 @@ def train_candidates(lab) -> list:
 
 def of_recipe(runs, chosen: Recipe) -> list:
     """The runs of a recipe, on whatever device, in the order of their seeds."""
-    wanted = {key: list(part) if isinstance(part, tuple) else part for key, part in dataclasses.asdict(chosen).items()}
-    wanted.pop("device")
+    wanted = {key: list(part) if isinstance(part, tuple) else part for key, part in dataclasses.asdict(chosen).items()
+              if key != "device" and (part or key not in OPTIONAL)}  # as in the header of a run
     found = [run for run in runs if {k: v for k, v in run.config.items() if k != "device"} == wanted]
     return sorted(found, key=lambda run: run.header.repeat)
 
