@@ -112,7 +112,7 @@ def lars_fused(weights: list[Tensor], grads: list[Tensor], velocities: list[Tens
         for i, factor in enumerate(factors.flatten().tolist() if isinstance(factors, Tensor) else [factors] * len(w)):
             if convention == "C":
                 kernel([w[i]], [g[i]], v[i:i + 1], weight_decay=inside, dampening=0.0, lr=factor)
-            elif options["nesterov"] or abs(factor) < 1e-6:  # so small a number is lost in 1 - factor
+            elif options["nesterov"] or abs(factor) < 1e-9:  # 1 - factor would lose digits of float32
                 direction = torch.add(g[i], w[i], alpha=inside, out=scratch.like(g[i])).mul_(factor)
                 kernel([w[i]], [direction], v[i:i + 1], weight_decay=0.0, dampening=0.0, lr=after)
             else:
