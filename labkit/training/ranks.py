@@ -1,0 +1,260 @@
+"""One way to start ranks: `run_ranks(fn, 4)` calls `fn` on four real processes that can talk, and returns what each
+returned. It works again and again in one notebook kernel, in scripts and in tests, and under `torchrun`.
+
+Why it is made so. A forked child of a kernel that has computed with several threads hangs in its first such
+computation; a spawned one imports torch for seconds. So ranks are forked from a server process that has imported torch
+and done nothing else (`forkserver`; `spawn` where there is none). labkit and your modules are imported anew in every
+rank: an edited file counts at the next call. Ranks meet at a file, not at a port, so two runs cannot collide. A rank
+whose launcher dies ends itself."""
+
+import contextlib
+import faulthandler
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import connection
+from pathlib import Path
+from unittest import mock
+
+from labkit.errors import RequestError, WorkError
+
+PRELOAD = ["numpy", "torch", "torch.distributed"]  # never labkit: the server would keep its old code
+GRACE = 2.0  # seconds in which the others may report after one rank has failed
+PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed")
+MODULE = ("{what} is defined in this notebook, where other processes cannot import it; write it to a file (first line of "
+          "its cell: %%writefile my_ranks.py), run that cell, then use it by: import my_ranks")
+
+
+class RanksError(WorkError):
+    """A run of ranks failed. `reports` holds, by rank, what each that failed or was stopped had to say."""
+
+    def __init__(self, message: str, reports: dict[int, str]):
+        super().__init__("\n\n".join([message, *(f"-- rank {rank}: {text}" for rank, text in sorted(reports.items()))]))
+        self.reports = reports
+
+
+def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threads: int = 1,
+              env: dict[str, str] | None = None, **kwargs) -> list:
+    """Call `fn(*args, **kwargs)` on `world_size` processes, with `torch.distributed` (gloo) initialised in each.
+
+    Under `torchrun` this process already is a rank: then `fn` runs here, on the group that torchrun describes.
+
+    Args:
+        fn: a function of an importable module. It, its arguments and its results travel by pickle, so every rank has
+            its own copies, and tensors come back as such.
+        timeout: seconds for the whole run, and of every collective in it.
+        threads: of torch in each rank. env: environment variables of the ranks, besides those of this process.
+
+    Returns:
+        What `fn` returned, by rank. What ranks printed is printed here, in the order of ranks, when all have ended.
+
+    Raises:
+        RequestError: `fn` cannot be imported elsewhere, an argument cannot be pickled, or a number is out of range.
+        RanksError: a rank raised, died or had not finished in time; all are stopped, and each one's traceback is told.
+
+    When not to use it: to train faster on one machine with one core; for GPUs, where `torchrun` starts a script."""
+    import torch.distributed as dist
+
+    if type(world_size) is not int or not 1 <= world_size <= 256:
+        raise RequestError(f"world_size {world_size!r} is out of range; it must be a whole number from 1 to 256")
+    if not timeout > 0 or threads < 1:
+        raise RequestError(f"timeout {timeout} and threads {threads} are out of range; more than 0 s, and 1 or more")
+    if dist.is_torchelastic_launched():
+        return _under_torchrun(fn, world_size, args, kwargs, timeout)
+    call = _pickled(fn, args, kwargs)
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(PRELOAD)
+    settings = os.environ | {"GLOO_SOCKET_IFNAME": _loopback(), "OMP_NUM_THREADS": str(threads)} | (env or {})
+    with tempfile.TemporaryDirectory(prefix="labkit-ranks-", ignore_cleanup_errors=True) as folder:
+        pipes, processes = [], []
+        try:
+            with _main_of(call):
+                for rank in range(world_size):
+                    mine, theirs = context.Pipe(duplex=False)
+                    process = context.Process(target=_rank, name=f"rank {rank}", args=(
+                        theirs, call, rank, world_size, folder, settings, threads, timeout))
+                    process.start()
+                    theirs.close()
+                    pipes.append(mine)
+                    processes.append(process)
+            results = _collect(pipes, processes, Path(folder), timeout)
+        finally:
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.join()
+                process.close()
+            for pipe in pipes:
+                pipe.close()
+        _replay(Path(folder), world_size)
+    return results
+
+
+def _under_torchrun(fn, world_size, args, kwargs, timeout) -> list:
+    import torch.distributed as dist
+
+    given = int(os.environ.get("WORLD_SIZE", "1"))
+    if given != world_size:
+        raise RequestError(f"torchrun started {given} ranks, {world_size} are asked for; "
+                           f"start it with --nproc-per-node {world_size}, or that many in all")
+    ours = not dist.is_initialized()
+    if ours:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    try:
+        results: list = [None] * world_size
+        dist.all_gather_object(results, fn(*args, **kwargs))
+        return results
+    finally:
+        if ours:
+            dist.destroy_process_group()
+
+
+def _pickled(fn, args, kwargs) -> bytes:
+    """The call as bytes. Plain pickle: that of multiprocessing would let ranks share the memory of tensors."""
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = getattr(inner, "__qualname__", repr(inner))
+    if not callable(fn):
+        raise RequestError(f"fn must be a function; given: {fn!r}")
+    try:
+        call = pickle.dumps((fn, args, kwargs))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if getattr(inner, "__module__", "") == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+            raise RequestError(MODULE.format(what=name)) from None
+        if "<locals>" in name or "<lambda>" in name:
+            raise RequestError(f"{name} is defined inside a function, where other processes cannot import it; "
+                               "define it at the top of a module") from None
+        raise RequestError(f"the call of {name} cannot be sent to other processes ({error}); give plain values, arrays "
+                           "and tensors, and functions of modules") from None
+    if b"__main__" in call and not hasattr(sys.modules["__main__"], "__file__"):
+        own = getattr(inner, "__module__", "") == "__main__"
+        raise RequestError(MODULE.format(what=name if own else f"something that {name} is given"))
+    return call
+
+
+@contextlib.contextmanager
+def _main_of(call: bytes):
+    """Children import the script that is `__main__` again; they need that only where the call names it."""
+    empty = types.ModuleType("__main__")
+    with contextlib.nullcontext() if b"__main__" in call else mock.patch.dict(sys.modules, {"__main__": empty}):
+        yield
+
+
+def _loopback() -> str:
+    return os.environ.get("GLOO_SOCKET_IFNAME") or {"linux": "lo", "darwin": "lo0"}.get(sys.platform, "")
+
+
+def _rank(pipe, call: bytes, rank: int, size: int, folder: str, settings: dict, threads: int, timeout: float) -> None:
+    """The life of one rank, in its own process."""
+    os.environ.clear()
+    os.environ.update({name: value for name, value in settings.items() if value})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle: it stops every rank
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    for number, name in ((1, "out"), (2, "err")):
+        with open(Path(folder) / f"{rank}.{name}", "wb") as file:
+            os.dup2(file.fileno(), number)
+    stack = open(Path(folder) / f"{rank}.stack", "w")  # noqa: SIM115 - faulthandler needs it open until the end
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(threads)
+    try:
+        dist.init_process_group("gloo", store=dist.FileStore(str(Path(folder) / "meet"), size), rank=rank,
+                                world_size=size, timeout=timedelta(seconds=timeout))
+        fn, args, kwargs = pickle.loads(call)
+        report = pickle.dumps((True, fn(*args, **kwargs)))
+    except BaseException as error:  # SystemExit too: whatever ended this rank has to be told
+        lines = [line for line in traceback.format_exception(error) if __file__ not in line]
+        report = pickle.dumps((False, ("".join(lines).strip(), f"{type(error).__name__}: {error}".splitlines()[0])))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pipe.send_bytes(report)
+    pipe.close()
+    with contextlib.suppress(Exception):  # the result is out; a peer that fails now is its own story
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def _end_with_launcher() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _collect(pipes, processes, folder: Path, timeout: float) -> list:
+    """Every rank's result, or a RanksError as soon as it is clear that there will not be one."""
+    deadline, began = time.monotonic() + timeout, time.monotonic()
+    results, reports, waiting = {}, {}, dict(enumerate(pipes))
+    cause, limit = None, deadline
+    while waiting and (left := limit - time.monotonic()) > 0:
+        ready = connection.wait(list(waiting.values()), left)
+        for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
+            try:
+                done, value = pickle.loads(waiting.pop(rank).recv_bytes())
+            except EOFError:  # it closed its end without a word
+                processes[rank].join(GRACE)
+                done, value = False, ("", _ending(processes[rank].exitcode))
+            if done:
+                results[rank] = value
+                continue
+            text, line = value
+            tail = (folder / f"{rank}.err").read_text(errors="replace")[-2000:].strip() if not text else ""
+            reports[rank] = text or "\n".join(filter(None, [line, tail]))
+            secondary = any(sign in line for sign in PEER)
+            if cause is None or (cause[2] and not secondary):
+                cause = (rank, line, secondary)
+            limit = min(limit, time.monotonic() + GRACE)
+    if not reports and not waiting:
+        return [results[rank] for rank in range(len(pipes))]
+    for rank in waiting:
+        reports[rank] = "stopped by the launcher; it was at\n" + _where(processes[rank], folder / f"{rank}.stack")
+    size = len(pipes)
+    if cause is None:
+        names = ", ".join(map(str, waiting))
+        raise RanksError(f"after {time.monotonic() - began:.0f} s rank {names} of {size} had not finished and was stopped; "
+                         "look where each one waits, or raise timeout", reports)
+    raise RanksError(f"rank {cause[0]} of {size} failed: {cause[1]}; all ranks were stopped", reports)
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"it was killed by {signal.Signals(-code).name}"
+    return f"it ended with exit status {code} and no result"
+
+
+def _where(process, path: Path) -> str:
+    """The Python stack of a rank that does not answer."""
+    if not hasattr(faulthandler, "register") or not process.is_alive():
+        return "an unknown place"
+    os.kill(process.pid, signal.SIGUSR1)
+    for _ in range(20):
+        time.sleep(0.05)
+        if path.stat().st_size:
+            break
+    lines = [line for line in path.read_text(errors="replace").splitlines() if __file__ not in line]
+    return "\n".join(line for line in lines[1:] if "/multiprocessing/" not in line) or "an unknown place"
+
+
+def _replay(folder: Path, size: int) -> None:
+    """Show what ranks wrote, one rank after the other, where it belongs in this process."""
+    for rank in range(size):
+        for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+            for line in (folder / f"{rank}.{name}").read_text(errors="replace").splitlines():
+                if line.strip() and not line.startswith("[Gloo]"):
+                    stream.write(f"[rank {rank}] {line}\n")
