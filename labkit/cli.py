@@ -157,8 +157,9 @@ def badges(arguments) -> int:
 
 
 def tta(arguments) -> int:
-    from labkit.tta import commands
+    from labkit.paths import lab_part
 
+    commands = lab_part("commands", "readers")
     names = {"dawnbench": ("path", "csv", "inference_csv"), "mlperf": ("path", "csv", "runs_csv"),
              "export": ("runs", "to", "out")}
     say(getattr(commands, arguments.source)(*(getattr(arguments, name) for name in names[arguments.source])))

@@ -87,8 +87,7 @@ class Lab:
                        fresh: bool = False) -> list[Run]:
         """The same for recipes that differ only in rate and warm-up within a batch size: those of one batch are
         trained as one batched model."""
-        from labkit import arms
-
+        arms = paths.lab_part("arms", "workloads")
         repeats = self.seeds if repeats is None else repeats
         recipes = [dataclasses.replace(recipe, device=self.device) for recipe in recipes]
         options = {"lab": self.entry.number, "claims": self.claims, "fresh": fresh}

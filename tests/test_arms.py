@@ -5,7 +5,7 @@ import math
 import pytest
 
 from labkit import runs
-from labkit.arms import train_together
+from workloads.arms import train_together
 from labkit.errors import RequestError
 from labkit.experiment import train
 from labkit.runs import Store

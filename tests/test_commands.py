@@ -9,7 +9,7 @@ import pytest
 from workers.mlperf_text import log
 
 from labkit import cli
-from labkit.tta import dawnbench, mlperf
+from readers import dawnbench, mlperf
 
 START = 1_530_000_000
 JSON = {"version": "v1.0", "author": "a", "authorEmail": "", "framework": "f", "model": "m", "hardware": "1 V100",

@@ -1,4 +1,4 @@
-"""labkit.tta.dawnbench on small entries written here, on the public ones where they are at hand, and on damage."""
+"""readers.dawnbench on small entries written here, on the public ones where they are at hand, and on damage."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import RequestError
-from labkit.tta import commands, dawnbench
+from readers import commands, dawnbench
 from labkit.tta.clock import RULES, time_to_target
 from labs import thresholds
 
@@ -476,7 +476,7 @@ def test_thresholds_are_crossed_on_the_same_curve(tmp_path):
 
 
 def test_reading_needs_neither_torch_nor_scipy(python):
-    code = "import sys, labkit.tta.dawnbench; print({'torch', 'scipy', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, labkit.paths; labkit.paths.lab_part('dawnbench', 'readers'); print({'torch', 'scipy', 'matplotlib'} & set(sys.modules))"
     assert python("-c", code).communicate()[0].strip() == "set()"
 
 

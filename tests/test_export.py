@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from labkit import experiment, runs
 from labkit.curve import Header, Row, Run, Span
 from labkit.errors import RequestError
-from labkit.tta import clock, commands, dawnbench, export, mlperf
+from labkit.tta import clock
+from readers import commands, dawnbench, export, mlperf
 from labs import thresholds
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,8 @@ import pytest
 from labkit.paths import notebooks
 from labkit.teach import check
 from labkit.teach.exercises import solution_code
-from labkit.tta import dawnbench, statistics
+from labkit.tta import statistics
+from readers import dawnbench
 from labs import lab12, public_logs
 from labs.referee import CASES, CLAIMS, GUILTY, PLEAS
 

@@ -15,7 +15,7 @@ from test_mlperf_log import third_values
 from workers.mlperf_text import SHOWN, START, log
 
 from labkit.errors import RequestError
-from labkit.tta import mlperf, mlperf_log
+from readers import mlperf, mlperf_log
 
 
 @pytest.fixture

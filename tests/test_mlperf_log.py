@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from workers.mlperf_text import FORMATS, SHOWN, START, evaluation, line, log, name, start, stop
 
-from labkit.tta import mlperf_log
+from readers import mlperf_log
 
 QUICK = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 every_format = pytest.mark.parametrize("format", FORMATS)

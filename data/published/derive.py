@@ -18,8 +18,9 @@ from scipy import stats
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[2] / "notebooks")]
 
 from labkit.errors import RequestError
-from labkit.tta import dawnbench, mlperf, statistics
+from labkit.tta import statistics
 from labs import thresholds
+from readers import dawnbench, mlperf
 
 ENTRIES = "stanford-futuredata/dawn-bench-entries@fb27b82"
 ROUNDS = {

@@ -11,7 +11,8 @@ import pandas as pd
 
 from labkit.runs import Run
 from labkit.teach import viz
-from labkit.tta import clock, mlperf, statistics
+from labkit.tta import clock, statistics
+from readers import mlperf
 from labs import public_logs
 from labs.public_figures import DASHED, DOTS, INK, PALE, SHAPES, short, told
 

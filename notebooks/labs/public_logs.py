@@ -17,7 +17,8 @@ from labkit.errors import RequestError
 from labkit.experiment import Recipe, header
 from labkit.rules.general import published
 from labkit.runs import Store, read_many
-from labkit.tta import clock, dawnbench, mlperf, mlperf_log
+from labkit.tta import clock
+from readers import dawnbench, mlperf, mlperf_log
 from labs import times
 
 AUTUMN = pd.Timestamp("2018-11-04T09:00:00Z")  # 2:00 daylight time in US Pacific: clocks go back to 1:00

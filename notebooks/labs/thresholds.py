@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from labkit.tta import dawnbench
+from readers import dawnbench
 from labkit.tta.statistics import first_crossing
 
 

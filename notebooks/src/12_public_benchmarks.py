@@ -125,7 +125,7 @@ print(lab12.log(612.5, ranks=2))
 
 # %% [markdown]
 # A run takes from `run_start` to `run_stop`, if `run_stop` says in its metadata `"status": "success"`; anything else is a miss, and so is a log without a `run_stop`. Where several processes print `run_start`, the largest `time_ms` counts; the order of lines means nothing. Score: drop the fastest and the slowest, mean of the rest; one miss is the slowest run, with two there is no score (`math.inf`).
-# The check compares with `labkit.tta.mlperf_log` on logs that each catch one slip.
+# The check compares with `readers.mlperf_log` on logs that each catch one slip.
 
 
 # %%

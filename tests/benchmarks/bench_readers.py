@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from labkit.tta import mlperf_log
+from readers import mlperf_log
 
 ROOT = Path(__file__).resolve().parents[2]
 

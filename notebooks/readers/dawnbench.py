@@ -185,7 +185,7 @@ def _about(task: str | None, name: str, metric: str, facts: dict, price, flags: 
     flags |= {"no-cost": price is None, "bad-cost": price is not None and math.isnan(_amount(price))}
     goal = misc.get("target") if isinstance(misc := facts.get("misc"), dict) else None
     goal = _amount(goal.get("value")) if isinstance(goal, dict) and goal.get("higher", True) is True else math.nan
-    stated = task not in TASKS and metric == "top1Accuracy" and goal <= 1  # a fraction, by `labkit.tta.export`
+    stated = task not in TASKS and metric == "top1Accuracy" and goal <= 1  # a fraction, by `readers.export`
     flags |= {"own-target": stated, "task-by-columns": not (task or stated)}
     task = task or ("unknown" if stated else next(known for known, (judged, _) in TASKS.items() if judged == metric))
     flags |= {"unknown-task": not (stated or task in TASKS), "repeat-of": re.search(r"part\d+$", name)}

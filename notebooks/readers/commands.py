@@ -9,7 +9,7 @@ from labkit.errors import RequestError, WorkError, choose
 
 def dawnbench(path: str, csv: str | None, inference_csv: str | None) -> str:
     """Read DAWNBench entries; write the tables that are asked for; say what was read and what was left out."""
-    from labkit.tta import dawnbench as reader
+    from readers import dawnbench as reader
 
     places = checked(csv, inference_csv)
     found = reader.read(path)
@@ -35,7 +35,7 @@ def dawnbench(path: str, csv: str | None, inference_csv: str | None) -> str:
 
 def mlperf(path: str, csv: str | None, runs_csv: str | None) -> str:
     """Read MLPerf result logs; write the tables that are asked for; say each score and what was left out."""
-    from labkit.tta import mlperf as reader
+    from readers import mlperf as reader
 
     places = checked(csv, runs_csv)
     found = reader.read(path)
@@ -53,7 +53,7 @@ def export(paths: list[str], to: str, out: str) -> str:
     """Write the runs of .jsonl and .jsonl.gz files, or of folders with such files, in a public format; one line for
     each file written, and one, with the reason, for each run that is left out."""
     from labkit import runs
-    from labkit.tta import export as exporter
+    from readers import export as exporter
 
     choose("format", to, ("dawnbench", "mlperf"))
     found, fit, skipped = [], [], []

@@ -10,7 +10,7 @@ import math
 import stat
 from pathlib import Path
 
-from labkit.tta.mlperf_lines import Lines, Unreadable, events, number
+from readers.mlperf_lines import Lines, Unreadable, events, number
 
 LARGEST = 64 * 2**20  # bytes; public logs are about 1 MB at most
 SHORTEST, LONGEST = 1e-3, 366 * 86400.0  # seconds of a run

@@ -18,8 +18,8 @@ import pandas as pd
 
 from labkit.curve import Header, Row, Run
 from labkit.errors import RequestError
-from labkit.tta import mlperf_log
-from labkit.tta.mlperf_lines import canonical
+from readers import mlperf_log
+from readers.mlperf_lines import canonical
 
 RUN_COLUMNS = (
     "round", "system", "benchmark", "file", "format", "run_start", "run_stop", "tta_seconds", "converged", "last_value",
