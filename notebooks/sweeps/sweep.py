@@ -23,26 +23,16 @@ import dataclasses
 import itertools
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.curve import canonical
 from labkit.errors import RequestError, choose
 from labkit.runs import Run, Store
+from labkit.trial import Trial
 
 ENTRIES = {"base": {}, "grid": {}, "also": [], "seeds": [0], "rule": {}}  # besides lab, and what they are if left out
 DATA = ("data", "train", "validation", "test", "pool", "noise", "data_options")  # what decides the data of a recipe
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run to be made of a `labkit.experiment.Recipe`. `claims`: hashes of the rules that will judge it."""
-
-    lab: str
-    recipe: object
-    repeat: int = 0
-    name: str = ""
-    claims: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -177,8 +167,9 @@ def run(trials, store: Store, ray: str | None = None, gpus_per_trial: float = 0)
 
     Raises:
         RequestError: the request is wrong, a trial cannot work, the cluster does not answer; nothing was written."""
-    from labkit import results, workers
     from labkit.progress import Progress, duration
+    from runner import results
+    from sweeps import workers
 
     trials, began, done, failed = list(trials), time.monotonic(), {}, {}
     workers.possible(ray, gpus_per_trial, any(trial.recipe.device.startswith("cuda") for trial in trials))

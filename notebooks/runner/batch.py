@@ -17,7 +17,7 @@ from labkit import lab as labs
 from labkit import machine, paths
 from labkit.errors import RequestError, WorkError
 from labkit.progress import FILE_VARIABLE, follow
-from labkit.results import choose_folder, now, read_manifest, writable, write_manifest
+from runner.results import choose_folder, now, read_manifest, writable, write_manifest
 
 PLACES = ("LABKIT_DATA", "LABKIT_CACHE")
 
@@ -92,7 +92,7 @@ def run(names: Sequence[str], profile: str = "quick", seeds: str = "0", override
     finally:
         if fresh:
             keep_fresh(store)
-    from labkit import report
+    from runner import report
 
     outcome.notebooks.sort()
     stamped = {**manifest, "finished": now()}

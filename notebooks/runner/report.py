@@ -8,8 +8,8 @@ from pathlib import Path
 
 from labkit import claims, lab, machine, paths
 from labkit.errors import RequestError
-from labkit.results import writable
 from labkit.runs import Run, Store, read_many
+from runner.results import writable
 
 # Colours carry no meaning alone: every verdict is written out.
 TINT = {"holds exactly": "#d9efe3", "reproduced": "#d9efe3", "same shape at smaller scale": "#e4f0f8",

@@ -12,14 +12,13 @@ import shlex
 import signal
 import socket
 import sys
-import tempfile
-import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
 from labkit import machine, paths
 from labkit.errors import RequestError
 from labkit.runs import Store
+from labkit.trial import attempt, elsewhere
 
 ATTEMPTS = 4  # at a trial whose process or machine dies
 BUSY = "busy"
@@ -62,29 +61,12 @@ def claim(lock, identity: str) -> bool:
     return True
 
 
-def attempt(trial, store: Store, progress=None) -> str | None:
-    from labkit import experiment
-
-    try:
-        experiment.train(trial.recipe, store, lab=trial.lab, repeat=trial.repeat, claims=trial.claims,
-                         progress=progress)
-    except Exception:  # whatever it is, the other trials go on and it is reported at the end
-        return traceback.format_exc()
-    return None
-
-
 def here(trials: dict, store: Store, lock, beat):
     for key, (trial, _) in trials.items():
         def update(step, steps=trial.recipe.steps, **numbers):
             beat(min(step / steps, 0.999), step=step, **numbers)
 
         yield key, attempt(trial, store, SimpleNamespace(update=update)) if claim(lock, key[1]) else BUSY
-
-
-def elsewhere(trial) -> bytes | str:
-    """On a machine of a cluster: the lines of the run, or what failed. Nothing is left there."""
-    with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
-        return attempt(trial, Store(folder)) or next(Path(folder).glob("*/*.jsonl")).read_bytes()
 
 
 @contextlib.contextmanager
