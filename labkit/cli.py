@@ -37,19 +37,20 @@ def quiet_downloads() -> None:
 
 
 def run(arguments) -> int:
-    from labkit import batch, profiles
+    from labkit import profiles
+    from labkit.paths import lab_part
 
     quiet_downloads()
     overrides = dict(profiles.parse_setting(text) for text in arguments.set)
-    outcome = batch.run([arguments.lab], arguments.profile, arguments.seeds, overrides, arguments.out,
-                        fresh=arguments.fresh)
+    outcome = lab_part("batch", "runner").run([arguments.lab], arguments.profile, arguments.seeds, overrides,
+                                              arguments.out, fresh=arguments.fresh)
     for path in [*outcome.notebooks, outcome.report]:
         say(str(path))
     return 0
 
 
 def reproduce(arguments) -> int:
-    from labkit import batch
+    from labkit.paths import lab_part
 
     quiet_downloads()
     labs = [lab.strip() for text in arguments.labs for lab in text.split(",") if lab.strip()]
@@ -57,7 +58,7 @@ def reproduce(arguments) -> int:
         raise RequestError("--labs names no lab; write numbers with commas between them, such as 07,11, "
                            "or leave it away")
     options = {"jobs": arguments.jobs, "resume": arguments.resume, "fresh": arguments.fresh}
-    outcome = batch.run(labs, arguments.profile, arguments.seeds, {}, arguments.out, **options)
+    outcome = lab_part("batch", "runner").run(labs, arguments.profile, arguments.seeds, {}, arguments.out, **options)
     for lab, reason in outcome.failed.items():
         sys.stderr.write(f"labkit: lab {lab} failed: {one_line(reason)}\n")
     say(str(outcome.report))
@@ -76,9 +77,9 @@ def list_labs(arguments) -> int:
 
 
 def report(arguments) -> int:
-    from labkit import report as reports
+    from labkit.paths import lab_part
 
-    path = reports.scoreboard(None if arguments.html is None else Path(arguments.html))
+    path = lab_part("report", "runner").scoreboard(None if arguments.html is None else Path(arguments.html))
     say(path if isinstance(path, str) else str(path))
     return 0
 
@@ -167,13 +168,14 @@ def tta(arguments) -> int:
 
 
 def sweep(arguments) -> int:
-    from labkit import paths, sweep
+    from labkit import paths
     from labkit.runs import Store
 
     quiet_downloads()
     if arguments.out is not None and not arguments.out.strip():
         raise RequestError("--out is empty; give a folder")
     store = Store(Path(arguments.out).expanduser() if arguments.out else paths.store())
+    sweep = paths.lab_part("sweep", "sweeps")
     outcome = sweep.run(sweep.load(arguments.file), store, arguments.ray, arguments.gpus_per_trial)
     for trial, trace in outcome.failed:
         sys.stderr.write(f"labkit: {trial.name} failed:\n{trace.rstrip()}\n")
@@ -189,7 +191,7 @@ def record(arguments) -> int:
 
 
 def parser() -> Parser:
-    from labkit import sweep as sweeps  # its text is the help
+    from labkit.paths import lab_part, lab_parts
 
     top = Parser(prog="labkit", description="Measure parallel and large-batch deep learning on the machine you have.")
     top.add_argument("--version", action="version", version=f"labkit {__version__}")
@@ -244,7 +246,9 @@ def parser() -> Parser:
     three.add_argument("--to", required=True, choices=("dawnbench", "mlperf"))
     three.add_argument("--out", required=True, metavar="DIR")
     ten = verb(sweep, "sweep", "train a grid of recipes that a file describes, here or on a Ray cluster")
-    ten.formatter_class, ten.description = argparse.RawDescriptionHelpFormatter, sweeps.__doc__
+    if lab_parts("sweep", "sweeps"):  # its text is the help
+        ten.description = lab_part("sweep", "sweeps").__doc__
+    ten.formatter_class = argparse.RawDescriptionHelpFormatter
     ten.add_argument("file", metavar="FILE.yaml")
     ten.add_argument("--ray", metavar="ADDRESS", help="auto, local, host:port or ray://host:port")
     ten.add_argument("--gpus-per-trial", type=float, default=0, metavar="X", help="under Ray; may be a fraction")

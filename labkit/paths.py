@@ -41,7 +41,8 @@ def labs() -> Path:
 
 
 def lab_parts(prefix: str, package: str = "labs") -> list[str]:
-    """Names of the modules of the folder `notebooks/<package>` that begin so, such as `plan07` and `plan11`."""
+    """Names of the modules of the folder `notebooks/<package>` that begin so; `prefix` may be a pattern, such as
+    `plan[0-9]`."""
     return sorted(path.stem for path in (labs().parent / package).glob(f"{prefix}*.py"))
 
 

@@ -34,7 +34,7 @@ def plan(lab: str) -> type:
 
     Raises:
         RequestError: the lab has no plan."""
-    choose("lab with a profile", lab, [name.removeprefix("plan") for name in paths.lab_parts("plan")])
+    choose("lab with a profile", lab, [name.removeprefix("plan") for name in paths.lab_parts("plan[0-9]")])
     return paths.lab_part(f"plan{lab}").Profile
 
 

@@ -13,8 +13,9 @@ import nbformat
 import pytest
 from authoring import builder, outputs
 
-from labkit import batch, lab, paths, report
-from labkit import results as folders
+from labkit import lab, paths
+from runner import batch, report
+from runner import results as folders
 from labkit.errors import RequestError, WorkError
 from labkit.runs import read_many
 

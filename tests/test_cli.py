@@ -19,10 +19,10 @@ BUILT = ("07_large_batches", "11_time_to_accuracy")
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """The package, its data and the labs' modules in a folder with spaces in its name, and a course in which two labs are written."""
+    """The package, its data, the labs' modules and what runs them, in a folder with spaces in its name, and a course in which two labs are written."""
     folder = tmp_path_factory.mktemp("a path with spaces") / "lab kit"
     ignored = shutil.ignore_patterns("__pycache__")
-    for part in ("labkit", "data", "notebooks/labs"):
+    for part in ("labkit", "data", "notebooks/labs", "notebooks/runner"):
         shutil.copytree(paths.root() / part, folder / part, ignore=ignored)
     for stem in BUILT:
         nbformat.write(nbformat.v4.new_notebook(), folder / "notebooks" / f"{stem}.ipynb")

@@ -6,10 +6,11 @@ import math
 import nbformat
 import pytest
 
-from labkit import batch, claims, lab, paths
+from labkit import claims, lab, paths
 from labkit.runs import Store
 from labkit.workloads.images import NAMES as IMAGES
 from reader_contract import contract, sources_differ
+from runner import batch
 
 BUILT = [entry for entry in lab.course().values() if entry.exists]
 IDS = [entry.number for entry in BUILT]
@@ -35,7 +36,7 @@ def complaints(path):
 def test_solution_copy_runs_at_smoke_and_leaves_its_record(entry, tmp_path):
     path, store = executed(entry, tmp_path, solutions=True)
     assert not list(complaints(path))
-    from labkit import report
+    from runner import report
 
     (record,) = report.records(path)
     assert (record["lab"], record["profile"], record["seeds"]) == (entry.number, "smoke", [0])

@@ -81,7 +81,7 @@ def test_the_recipe_for_your_own_model_runs_as_it_stands():
 
 
 def test_the_sweep_of_the_readme_is_one(tmp_path):
-    from labkit import sweep
+    from sweeps import sweep
 
     path = tmp_path / "ladder.yaml"
     path.write_text(re.search(r"```yaml\n(.*?)```", TEXT, re.S).group(1), encoding="utf-8")

@@ -26,10 +26,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit import cli, curve, runs, sweep, workers, workloads
+from labkit import cli, curve, runs, workloads
 from labkit.errors import RequestError
 from labkit.experiment import Recipe
 from labkit.runs import Store
+from sweeps import sweep, workers
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = "{data: procedural, train: 256, validation: 32, test: 64, pool: 2, sizes: {width: 16, depth: 2}, batch: 16"
@@ -283,7 +284,8 @@ def test_a_trial_that_fails_is_reported_with_its_traceback_and_stops_no_other(tm
 def test_a_claim_ends_with_its_process_and_holds_for_others_until_then(tmp_path, python):
     lock, first, second = tmp_path / "lock", "0123456789abcdef", "fedcba9876543210"
     code = (
-        "import sys, time; from labkit.workers import claim; file = open(sys.argv[1], 'ab')\n"
+        "import sys, time; from labkit.paths import lab_part; claim = lab_part('workers', 'sweeps').claim\n"
+        "file = open(sys.argv[1], 'ab')\n"
         "print(claim(file, sys.argv[2]), claim(file, sys.argv[2]), flush=True); time.sleep(600)"
     )
     child = python("-c", code, lock, first)

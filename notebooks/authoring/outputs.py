@@ -9,9 +9,10 @@ from pathlib import Path
 
 import nbformat
 
-from labkit import batch, doctor, lab, machine, paths, report
+from labkit import doctor, lab, machine, paths
 from labkit.errors import RequestError
 from labkit.runs import Store, pack
+from runner import batch, report
 
 from . import builder
 from .committed import keep_outputs

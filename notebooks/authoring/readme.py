@@ -3,7 +3,8 @@ board. A test fails when they are stale."""
 
 import re
 
-from labkit import claims, lab, paths, report
+from labkit import claims, lab, paths
+from runner import report
 from labkit.errors import RequestError
 
 from . import builder

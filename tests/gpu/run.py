@@ -32,10 +32,11 @@ from labs.trace import Trace, trace
 from pytorch_lightning.callbacks import LambdaCallback
 from torch.nn import functional as F
 
-from labkit import experiment, machine, models, paths, results
+from labkit import experiment, machine, models, paths
 from labkit.datasets.download import available
 from labkit.errors import RequestError, WorkError, choose
 from labs import roofline
+from runner import results
 from labkit.optim import build
 from labkit.optim.schedules import require_range
 from labkit.runs import Store
