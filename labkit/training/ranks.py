@@ -28,7 +28,8 @@ from unittest import mock
 
 from labkit.errors import RequestError, WorkError
 
-PRELOAD = ["numpy", "torch", "torch.distributed"]  # never labkit: the server would keep its old code
+# Never labkit: the server would keep its old code. The last two take seconds, once here instead of in every rank.
+PRELOAD = ["numpy", "torch", "torch.distributed", "torch.distributed.fsdp", "torch.distributed.pipelining"]
 GRACE = 2.0  # seconds in which the others may report after one rank has failed
 PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed")
 MODULE = ("{what} is defined in this notebook, where other processes cannot import it; write it to a file (first line of "

@@ -1,0 +1,1 @@
+"""Real ranks (`ranks`) and the collectives between them (`collectives`)."""
