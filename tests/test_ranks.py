@@ -1,5 +1,6 @@
 """Ranks start, talk and end: results by rank, and every way to fail is told with the rank and leaves nothing behind."""
 
+import contextlib
 import functools
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from labkit.errors import RequestError
-from labkit.training.ranks import RanksError, run_ranks
+from labkit.training.ranks import Failure, RanksError, run_ranks
 
 WORKERS = Path(__file__).parent / "workers"
 sys.path.insert(0, str(WORKERS))
@@ -40,9 +41,14 @@ def descendants(root: int) -> set[int]:
     return found
 
 
-def listening() -> int:
-    return sum(line.split()[3] == "0A" for name in ("tcp", "tcp6") for line in
-               Path(f"/proc/self/net/{name}").read_text().splitlines()[1:])
+def sockets() -> int:
+    """Sockets held open by this process and by those below it."""
+    found = 0
+    for pid in (os.getpid(), *descendants(os.getpid())):
+        for path in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                found += os.readlink(path).startswith("socket:")
+    return found
 
 
 def alive(pid: int) -> bool:
@@ -54,16 +60,16 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def nothing_left():
-    """The server of forks may stay; no rank may, nor a socket that listens."""
+    """The server of forks may stay; no rank may, nor a socket."""
     run_ranks(some_ranks.identity, 1)
-    before, sockets = descendants(os.getpid()), listening()
+    before, open_before = descendants(os.getpid()), sockets()
     yield
     for _ in range(40):
         left = descendants(os.getpid()) - before
         if not left:
             break
         time.sleep(0.05)
-    assert not left and listening() <= sockets
+    assert not left and sockets() <= open_before
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -173,6 +179,19 @@ def test_an_interrupt_stops_every_rank(tmp_path, nothing_left):
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run_ranks(some_ranks.leaves_pids, 2, str(tmp_path))
+
+
+def test_shared_tensors_are_one_memory():
+    counter = torch.zeros(3)
+    assert run_ranks(some_ranks.adds_to, 3, shared={"counter": counter}) == [6.0] * 3
+    assert counter.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(("how", "reason"), [
+    ("raise", "ArithmeticError: nothing works on 1"), ("die", "it was killed by SIGKILL"),
+    ("hang", "it had not finished after 3 s")])
+def test_survivors_go_on(how, reason):
+    assert run_ranks(some_ranks.one_fails, 3, how, survivors=True, timeout=3) == [0, Failure(1, reason), 2]
 
 
 def test_a_result_that_cannot_travel_is_told_as_that():

@@ -21,6 +21,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
@@ -44,8 +45,17 @@ class RanksError(WorkError):
         self.reports = reports
 
 
+@dataclass(frozen=True)
+class Failure:
+    """In the place of the result of a rank that failed while others went on."""
+
+    rank: int
+    reason: str
+
+
 def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threads: int = 1,
-              env: dict[str, str] | None = None, **kwargs) -> list:
+              env: dict[str, str] | None = None, shared: dict | None = None, survivors: bool = False,
+              **kwargs) -> list:
     """Call `fn(*args, **kwargs)` on `world_size` processes, with `torch.distributed` (gloo) initialised in each.
 
     Under `torchrun` this process already is a rank: then `fn` runs here, on the group that torchrun describes.
@@ -55,12 +65,15 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
             its own copies, and tensors come back as such.
         timeout: seconds for the whole run, and of every collective in it.
         threads: of torch in each rank. env: environment variables of the ranks, besides those of this process.
+        shared: CPU tensors by name, given to `fn` as keyword arguments: one memory for all ranks and for this process.
+        survivors: a rank that raises, dies or is late does not stop the others; a `Failure` takes its result's place.
 
     Returns:
         What `fn` returned, by rank. What ranks printed is printed here, in the order of ranks, when all have ended.
 
     Raises:
-        RequestError: `fn` cannot be imported elsewhere, an argument cannot be pickled, or a number is out of range.
+        RequestError: `fn` cannot be imported elsewhere, an argument cannot be pickled, a number is out of range, or
+            memory is to be shared under torchrun.
         RanksError: a rank raised, died or had not finished in time; all are stopped, and each one's traceback is told.
 
     When not to use it: to train faster on one machine with one core; for GPUs, where `torchrun` starts a script."""
@@ -71,8 +84,10 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
     if not timeout > 0 or threads < 1:
         raise RequestError(f"timeout {timeout} and threads {threads} are out of range; more than 0 s, and 1 or more")
     if dist.is_torchelastic_launched():
+        if shared or survivors:
+            raise RequestError("shared and survivors are for ranks that run_ranks starts itself, not for torchrun's")
         return _under_torchrun(fn, world_size, args, kwargs, timeout)
-    call = _pickled(fn, args, kwargs)
+    call, shared = _pickled(fn, args, kwargs), {name: tensor.share_memory_() for name, tensor in (shared or {}).items()}
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
@@ -85,12 +100,12 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
                 for rank in range(world_size):
                     mine, theirs = context.Pipe(duplex=False)
                     process = context.Process(target=_rank, name=f"rank {rank}", args=(
-                        theirs, call, rank, world_size, folder, settings, threads, timeout))
+                        theirs, call, shared, rank, world_size, folder, settings, threads, timeout))
                     process.start()
                     theirs.close()
                     pipes.append(mine)
                     processes.append(process)
-            results = _collect(pipes, processes, Path(folder), timeout)
+            results = _collect(pipes, processes, Path(folder), timeout, survivors)
         finally:
             for process in processes:
                 process.kill()
@@ -158,7 +173,8 @@ def _loopback() -> str:
     return os.environ.get("GLOO_SOCKET_IFNAME") or {"linux": "lo", "darwin": "lo0"}.get(sys.platform, "")
 
 
-def _rank(pipe, call: bytes, rank: int, size: int, folder: str, settings: dict, threads: int, timeout: float) -> None:
+def _rank(pipe, call: bytes, shared: dict, rank: int, size: int, folder: str, settings: dict, threads: int,
+          timeout: float) -> None:
     """The life of one rank, in its own process."""
     os.environ.clear()
     os.environ.update({name: value for name, value in settings.items() if value})
@@ -178,7 +194,7 @@ def _rank(pipe, call: bytes, rank: int, size: int, folder: str, settings: dict, 
         dist.init_process_group("gloo", store=dist.FileStore(str(Path(folder) / "meet"), size), rank=rank,
                                 world_size=size, timeout=timedelta(seconds=timeout))
         fn, args, kwargs = pickle.loads(call)
-        report = pickle.dumps((True, fn(*args, **kwargs)))
+        report = pickle.dumps((True, fn(*args, **kwargs, **shared)))
     except BaseException as error:  # SystemExit too: whatever ended this rank has to be told
         lines = [line for line in traceback.format_exception(error) if __file__ not in line]
         report = pickle.dumps((False, ("".join(lines).strip(), f"{type(error).__name__}: {error}".splitlines()[0])))
@@ -198,7 +214,7 @@ def _end_with_launcher() -> None:
         os._exit(1)
 
 
-def _collect(pipes, processes, folder: Path, timeout: float) -> list:
+def _collect(pipes, processes, folder: Path, timeout: float, survivors: bool) -> list:
     """Every rank's result, or a RanksError as soon as it is clear that there will not be one."""
     deadline, began = time.monotonic() + timeout, time.monotonic()
     results, reports, waiting = {}, {}, dict(enumerate(pipes))
@@ -220,8 +236,13 @@ def _collect(pipes, processes, folder: Path, timeout: float) -> list:
             secondary = any(sign in line for sign in PEER)
             if cause is None or (cause[2] and not secondary):
                 cause = (rank, line, secondary)
-            limit = min(limit, time.monotonic() + GRACE)
-    if not reports and not waiting:
+            if survivors:
+                results[rank] = Failure(rank, line)
+            else:
+                limit = min(limit, time.monotonic() + GRACE)
+    if survivors:
+        results |= {rank: Failure(rank, f"it had not finished after {timeout:g} s") for rank in waiting}
+    if len(results) == len(pipes):
         return [results[rank] for rank in range(len(pipes))]
     for rank in waiting:
         reports[rank] = "stopped by the launcher; it was at\n" + _where(processes[rank], folder / f"{rank}.stack")

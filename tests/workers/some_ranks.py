@@ -72,3 +72,16 @@ def product(n):
 def leaves_pids(folder):
     (Path(folder) / f"{dist.get_rank()}.pid").write_text(str(os.getpid()))
     time.sleep(1000)
+
+
+def adds_to(counter):
+    counter[dist.get_rank()] += 1 + dist.get_rank()
+    dist.barrier()
+    return float(counter.sum())
+
+
+def one_fails(how):
+    if dist.get_rank() == 1:
+        how = {"raise": raises, "die": dies, "hang": hangs}[how]
+        how(1)
+    return dist.get_rank()
