@@ -22,7 +22,7 @@ def checkout(tmp_path_factory) -> Path:
     """The package, its data, the labs' modules and what runs them, in a folder with spaces in its name, and a course in which two labs are written."""
     folder = tmp_path_factory.mktemp("a path with spaces") / "lab kit"
     ignored = shutil.ignore_patterns("__pycache__")
-    for part in ("labkit", "data", "notebooks/labs", "notebooks/runner"):
+    for part in ("labkit", "data", "notebooks/labs", *(f"notebooks/{name}" for name in cli.PLUGINS)):
         shutil.copytree(paths.root() / part, folder / part, ignore=ignored)
     for stem in BUILT:
         nbformat.write(nbformat.v4.new_notebook(), folder / "notebooks" / f"{stem}.ipynb")
@@ -100,7 +100,7 @@ WRONG = [
     ("data list nonsense", "unknown dataset 'nonsense'", "allowed: mnist5k"),
     ("data", "action", "labkit data --help"),
     ("data eat", "invalid choice: 'eat'", "'list', 'fetch', 'verify'"),
-    ("frob", "invalid choice: 'frob'", "'list', 'run', 'reproduce'"),
+    ("frob", "invalid choice: 'frob'", "'run', 'reproduce'"),
     ("", "required: COMMAND", "labkit --help"),
 ]
 

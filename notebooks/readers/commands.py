@@ -121,3 +121,32 @@ def save(*tables: tuple) -> None:
     finally:
         for temporary, _ in moves:
             temporary.unlink(missing_ok=True)
+
+
+def tta(arguments) -> int:
+    """`labkit tta SOURCE ...`."""
+    from labkit.cli import say
+
+    calls = {"dawnbench": (dawnbench, "path", "csv", "inference_csv"), "mlperf": (mlperf, "path", "csv", "runs_csv"),
+             "export": (export, "runs", "to", "out")}
+    function, *names = calls[arguments.source]
+    say(function(*(getattr(arguments, name) for name in names)))
+    return 0
+
+
+def add(verb) -> None:
+    """Add this command: `verb(function, name, help)` gives its parser."""
+    sources = verb(tta, "tta", "time to accuracy: read public logs, export your runs")
+    sources = sources.add_subparsers(dest="source", required=True, metavar="SOURCE")
+    one = sources.add_parser("dawnbench", help="entries of the DAWNBench repository, a task folder, or one entry")
+    one.add_argument("path", metavar="PATH")
+    one.add_argument("--csv", metavar="FILE", help="write the training entries as a table")
+    one.add_argument("--inference-csv", metavar="FILE", help="write the inference entries as a table")
+    two = sources.add_parser("mlperf", help="a folder of MLPerf Training result logs (v0.5, v0.6, v0.7 and later)")
+    two.add_argument("path", metavar="PATH")
+    two.add_argument("--csv", metavar="FILE", help="write the systems with their scores as a table")
+    two.add_argument("--runs-csv", metavar="FILE", help="write every run as a table")
+    three = sources.add_parser("export", help="write your own runs as DAWNBench entries or MLPerf log lines")
+    three.add_argument("runs", nargs="+", metavar="RUNS", help=".jsonl or .jsonl.gz files, or folders with such files")
+    three.add_argument("--to", required=True, choices=("dawnbench", "mlperf"))
+    three.add_argument("--out", required=True, metavar="DIR")
