@@ -158,3 +158,14 @@ def test_figures_of_costs_name_their_numbers():
     assert set(data["ranks"]) == {2, 3, 4, 6, 7, 8} and "4 ranks: butterfly 4 B" in alt
     fit = cost.Fit(1e-4, 0.0, 0.0, (float("nan"),) * 3, 0.2)
     assert "alpha 100 us, beta 0 ns a word, gamma" in collective_costs.fit_words(fit)
+
+
+def test_a_later_good_run_mends_no_bad_one_and_a_nan_holds_nothing():
+    good, asked = counted()
+    assert rules_collectives.counts_equal_formulas([*counted("ring")[0], *good], **asked).outcome == "contradicted"
+    right = [("rounds_over", 1.0, 4), ("words_over", 1.0, 4)]
+    for wrong in (0.5, float("nan")):
+        runs = [run_of({"evidence": "bounds", "algorithm": "ring", "seed": n}, rows)
+                for n, rows in enumerate(([*right, ("words_over", wrong, 4)], right))]  # fmt: skip
+        assert rules_collectives.none_beats_the_bounds(runs, algorithms=["ring"], draws=2).outcome == "contradicted"
+    assert ordering(1e-4, 1e-9, rms=float("nan")) == "not seen"

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import claims, profiles
 from labkit.errors import RequestError
+from labkit.lab import start
 from labkit.operators import work
 from labkit.runs import Header, Row, Run, Span
 from labs import (
@@ -311,3 +312,18 @@ def test_counted_figures_say_their_numbers():
     shown = networks.rename(columns={"inference_depth": "depth", "inference_parallelism": "parallelism"})
     assert "5 to 8" in cost_figures.networks(shown)[1]
     assert set(schedules.EVIDENCE.values()) <= set(networks)
+
+
+def test_a_rule_wants_every_metric_counts_a_seed_once_and_takes_no_nan(store_folder):
+    lab = start("01", "smoke", record_to=str(store_folder), interactive=False)
+    rows = [("work_off", 0.0)] * 20
+    asked = {"metrics": ["work_off", "depth_off"], "bound": 0, "cases": 20}
+    assert rules_operators.none_off([lab.evidence("a", rows)], **asked).outcome == "not attempted"
+    assert rules_operators.none_off([lab.evidence("b", [*rows, ("depth_off", math.nan)])], **asked).outcome == "contradicted"
+    pairs = {"select": {"evidence": "w"}, "metric": "small", "than": "large", "errors": 2.0, "seeds": 3}
+    runs = [lab.evidence("w", [(n, v, s) for s in range(3) for n, v in (("small", 1.0), ("large", 2.0 + s))], turn=turn)
+            for turn in range(2)]
+    assert rules_operators.smaller(runs, **pairs).runs == 3
+    assert rules_operators.smaller(runs, **pairs | {"seeds": 4}).outcome == "not attempted"
+    same = lab.evidence("e", [(n, 1.0, s) for s in range(3) for n in ("small", "large")])
+    assert rules_operators.smaller([same], **pairs | {"select": {"evidence": "e"}}).outcome == "not seen"

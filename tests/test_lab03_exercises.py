@@ -6,17 +6,22 @@ import math
 import numpy as np
 import pytest
 from labs import lab03, puzzles
+from labs.collective_extras import all_reduce_circulant
 
 from labkit.paths import notebooks
 from labkit.teach import check
 from labkit.teach.exercises import solution_code
+from labkit.training.collectives import ALL_REDUCE
 
 SOURCE = (notebooks() / "src" / "03_allreduce_puzzles.py").read_text(encoding="utf-8")
-PUZZLES = {"03.b1": "reduce-scatter", "03.b2": "ring", "03.2": "broadcast", "03.3": "butterfly", "03.4": "six"}
+PUZZLES = {"03.b1": "reduce-scatter", "03.b2": "ring", "03.2": "broadcast", "03.3": "butterfly", "03.4": "tree",
+           "03.5": "rabenseifner", "03.7": "five rounds"}  # fmt: skip
 GIVEN = {
     "03.b1": "P, r = comm.size, comm.rank\nblock = np.array_split(array, P)",
     "03.b2": "P, r = comm.size, comm.rank\nblock = np.array_split(array, P)",
     "03.3": "core = 1\nwhile 2 * core <= comm.size:\n    core *= 2",
+    "03.5": "core = 1\nwhile 2 * core <= comm.size:\n    core *= 2\n"
+            "edge = np.linspace(0, len(array), core + 1).astype(int)",
 }  # what the reader's cell holds above the solution
 
 
@@ -35,7 +40,7 @@ def test_the_solutions_are_right_and_as_fast_as_asked(id, capsys):
     assert (found.trace.rounds, found.trace.words) == goal
 
 
-@pytest.mark.parametrize("id", ["03.b1", "03.b2", "03.3"])
+@pytest.mark.parametrize("id", GIVEN)
 def test_what_the_tests_put_above_a_solution_is_in_the_readers_cell(id):
     for line in GIVEN[id].splitlines():
         assert line.strip() in SOURCE
@@ -43,7 +48,7 @@ def test_what_the_tests_put_above_a_solution_is_in_the_readers_cell(id):
 
 def test_the_solution_of_six_meets_both_numbers_for_every_length_that_three_divides():
     for words in (3, 6, 36, 300):
-        found = puzzles.play(puzzles.PUZZLES["six"], solved("03.4"), 6, words)
+        found = puzzles.play(puzzles.PUZZLES["six"], solved("03.7"), 6, words)
         assert found.problem is None and (found.trace.rounds, found.trace.words) == (5, 5 * words / 3)
 
 
@@ -115,6 +120,21 @@ def three_rounds(array, comm):
     array += comm.sendrecv(two, (comm.rank - 4) % 6, len(array), (comm.rank + 4) % 6)
 
 
+def all_to_root_and_back(array, comm):
+    if comm.rank:
+        comm.send(array, 0)
+        array[:] = comm.recv(len(array), 0)
+    else:
+        for other in range(1, comm.size):
+            array += comm.recv(len(array), other)
+        for other in range(1, comm.size):
+            comm.send(array, other)
+
+
+def folded_butterfly(array, comm):
+    return ALL_REDUCE["butterfly"](array, comm)
+
+
 MISTAKES = {
     ("03.b1", "send one block a round"): whole_arrays_around,
     ("03.2", "those who have it double in each round"): root_sends_to_all,
@@ -122,14 +142,17 @@ MISTAKES = {
     ("03.b2", "10 rounds and 60 words are enough"): whole_arrays_around,
     ("03.3", "with P = 3 and n = 18: rank 1, round 2: cannot send to rank 3"): no_fold,
     ("03.3", "with P = 3 and n = 18: rank 0 counts rank 0's part of word 0 twice"): shifted_instead,
-    ("03.4", "takes 3 rounds and 108 words on the critical path; 5 rounds and 60 words are enough"): three_rounds,
-    ("03.4", "with P = 6 and n = 36"): halves_twice,
+    ("03.4", "every second rank can send in the first round"): all_to_root_and_back,
+    ("03.5", "send half of the part that you still sum"): folded_butterfly,
+    ("03.6", "takes 3 rounds and 108 words on the critical path; 6 rounds and 60 words are enough"): three_rounds,
+    ("03.6", "with P = 6 and n = 36"): halves_twice,
+    ("03.7", "5 rounds and 60 words are enough: look at what the last message"): all_reduce_circulant,
 }
 
 
 @pytest.mark.parametrize("id, words", MISTAKES)
 def test_a_planted_mistake_has_its_own_message(id, words, capsys):
-    found = puzzles.attempt(PUZZLES[id], MISTAKES[id, words])
+    found = puzzles.attempt(({"03.6": "six"} | PUZZLES)[id], MISTAKES[id, words])
     assert words in lab03.EXERCISES[id].spec(found)
     assert check(id, found) is False
 
@@ -137,7 +160,7 @@ def test_a_planted_mistake_has_its_own_message(id, words, capsys):
 def test_only_an_attempt_at_this_puzzle_counts():
     ring = puzzles.attempt("ring", solved("03.b2"))
     assert "not function" in lab03.EXERCISES["03.b2"].spec(lambda array, comm: array)
-    assert "that is an attempt at the puzzle 'ring all-reduce'" in lab03.EXERCISES["03.4"].spec(ring)
+    assert "that is an attempt at the puzzle 'ring all-reduce'" in lab03.EXERCISES["03.6"].spec(ring)
 
 
 def by_hand():

@@ -180,6 +180,10 @@ THREE = types.SimpleNamespace(rank=0, size=3)
     (lambda: spatial.by_rows(nn.Conv2d(1, 1, 3), torch.ones(1, 1, 4, 4), THREE), "does not map 4 rows"),
     (lambda: spatial.by_rows(nn.MaxPool2d(2), torch.ones(1, 1, 5, 4), THREE), "multiple of the stride"),
     (lambda: spatial.by_rows(nn.Conv2d(1, 1, 9, padding=4), torch.ones(1, 1, 3, 9), THREE), "a neighbour needs 4"),
+    *((lambda layer=layer: spatial.by_rows(layer, torch.ones(1, 1, 6, 6), THREE), "cannot be split by rows")
+      for layer in (nn.Conv2d(1, 1, 3, padding="same"), nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"),
+                    nn.AvgPool2d(3, 1, 1, count_include_pad=False), nn.AvgPool2d(2, divisor_override=3))),
+    (lambda: tensor.part(nn.Linear(3, 3), "collumns", THREE), "unknown cut 'collumns'; allowed: columns, rows"),
     (lambda: splitting.Split(split_ranks.network(), "dd", THREE), "2 letters for 4 units"),
     (lambda: splitting.Split(split_ranks.network(), "ddxd", THREE), "unknown letter 'x'"),
     (lambda: splitting.Split(split_ranks.network(), "ddsd", THREE), "no rows of an image"),

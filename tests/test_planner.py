@@ -4,6 +4,7 @@ import itertools
 import math
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -273,3 +274,22 @@ def test_alexnet_goes_by_data_where_it_convolves_and_is_split_where_it_is_fully_
     assert found["seconds"] == pytest.approx(found["exhaustive seconds"], rel=1e-12)
     assert found["tried"] == 2 * 3**7  # three input channels do not go by rows on eight devices
     assert (found["conv by data"], found["fc split"]) == (5, 3)
+
+
+def test_a_layer_that_runs_twice_is_refused_and_so_are_weights_outside_of_layers():
+    shared = torch.nn.Linear(8, 8)
+    with pytest.raises(RequestError, match="layer 0 runs more than once with the same weights"):
+        planner_networks.units_of(zoo.layers(torch.nn.Sequential(shared, torch.nn.ReLU(), shared), (8,)))
+
+    class Bare(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.w = torch.nn.Linear(8, 8), torch.nn.Parameter(torch.zeros(8, 8))
+
+        def forward(self, x):
+            return self.first(x) @ self.w
+
+    with pytest.raises(RequestError, match="w: no layer that is known here uses these weights"):
+        zoo.layers(Bare(), (8,))
+    with pytest.raises(RequestError, match="self_attn.*no layer that is known here"):
+        zoo.layers(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (4, 16))

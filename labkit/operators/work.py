@@ -161,8 +161,7 @@ def lstm_cell(batch: int, inputs: int, hidden: int, bias: bool = False) -> Costs
 
 def gru_cell(batch: int, inputs: int, hidden: int, bias: bool = False) -> Costs:
     """One step, with the reset inside the last product as cuDNN and torch have it: n = tanh(W x + r (U h)).
- As
-    `lstm_cell`, with three gates; 9 operations per value of the state forward and 16 back."""
+    As `lstm_cell`, with three gates; 9 operations per value of the state forward and 16 back."""
     gates, state = fully_connected(batch, inputs + hidden, 3 * hidden, bias), batch * hidden
     # side by side: 2 sigma; r (U h), 1 - z; + W x; tanh; (1 - z) n, z h; their sum
     forward = gates.forward + each(state, 2, 2, 1, 1, 2, 1)

@@ -156,7 +156,7 @@ def _report(item: Exercise, right: bool | None, message: str) -> bool | None:
 
 def _unfilled(answer) -> bool:
     parts = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, (list, tuple)) else ()
-    return answer is ... or any(part is ... for part in parts)
+    return answer is ... or any(part is ... or isinstance(part, dict) and _unfilled(part) for part in parts)
 
 
 def _watched(answer, returned: list):

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
-from unittest import mock
 
 from labkit.errors import RequestError, WorkError
 
@@ -64,8 +63,9 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
         fn: a function of an importable module. It, its arguments and its results travel by pickle, so every rank has
             its own copies, and tensors come back as such.
         timeout: seconds for the whole run, and of every collective in it.
-        threads: of torch in each rank. env: environment variables of the ranks, besides those of this process.
-        shared: CPU tensors by name, given to `fn` as keyword arguments: one memory for all ranks and for this process.
+        threads: of torch in each rank (under torchrun, as it is set there). env: environment variables of the ranks, besides those of this process.
+        shared: CPU tensors by name, given to `fn` as keyword arguments: one memory for all ranks and for this process,
+            into which they are moved for good.
         survivors: a rank that raises, dies or is late does not stop the others; a `Failure` takes its result's place.
 
     Returns:
@@ -77,17 +77,23 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
         RanksError: a rank raised, died or had not finished in time; all are stopped, and each one's traceback is told.
 
     When not to use it: to train faster on one machine with one core; for GPUs, where `torchrun` starts a script."""
+    import torch
     import torch.distributed as dist
 
     if type(world_size) is not int or not 1 <= world_size <= 256:
         raise RequestError(f"world_size {world_size!r} is out of range; it must be a whole number from 1 to 256")
     if not timeout > 0 or threads < 1:
         raise RequestError(f"timeout {timeout} and threads {threads} are out of range; more than 0 s, and 1 or more")
+    shared = shared or {}
+    if any(not isinstance(tensor, torch.Tensor) or tensor.is_cuda or name in kwargs for name, tensor in shared.items()):
+        raise RequestError("shared must be CPU tensors by name, and no name may be an argument too")
     if dist.is_torchelastic_launched():
-        if shared or survivors:
-            raise RequestError("shared and survivors are for ranks that run_ranks starts itself, not for torchrun's")
+        if shared or survivors or env:
+            raise RequestError("shared, survivors and env are for ranks that run_ranks starts itself, not for torchrun's")
         return _under_torchrun(fn, world_size, args, kwargs, timeout)
-    call, shared = _pickled(fn, args, kwargs), {name: tensor.share_memory_() for name, tensor in (shared or {}).items()}
+    call = _pickled(fn, args, kwargs)
+    for tensor in shared.values():
+        tensor.share_memory_()
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
@@ -95,6 +101,9 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
     settings = os.environ | {"GLOO_SOCKET_IFNAME": _loopback(), "OMP_NUM_THREADS": str(threads)} | (env or {})
     with tempfile.TemporaryDirectory(prefix="labkit-ranks-", ignore_cleanup_errors=True) as folder:
         pipes, processes = [], []
+        for rank in range(world_size):
+            for name in ("out", "err", "stack"):
+                (Path(folder) / f"{rank}.{name}").touch()
         try:
             with _main_of(call):
                 for rank in range(world_size):
@@ -114,7 +123,7 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
                 process.close()
             for pipe in pipes:
                 pipe.close()
-        _replay(Path(folder), world_size)
+            _replay(Path(folder), world_size)
     return results
 
 
@@ -164,9 +173,13 @@ def _pickled(fn, args, kwargs) -> bytes:
 @contextlib.contextmanager
 def _main_of(call: bytes):
     """Children import the script that is `__main__` again; they need that only where the call names it."""
-    empty = types.ModuleType("__main__")
-    with contextlib.nullcontext() if b"__main__" in call else mock.patch.dict(sys.modules, {"__main__": empty}):
+    main = sys.modules["__main__"]
+    if b"__main__" not in call:
+        sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
         yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _loopback() -> str:
@@ -224,9 +237,11 @@ def _collect(pipes, processes, folder: Path, timeout: float, survivors: bool) ->
         for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
             try:
                 done, value = pickle.loads(waiting.pop(rank).recv_bytes())
-            except EOFError:  # it closed its end without a word
+            except (EOFError, ConnectionError):  # it closed its end without a word
                 processes[rank].join(GRACE)
                 done, value = False, ("", _ending(processes[rank].exitcode))
+            except Exception as error:  # whatever unpickling may raise
+                done, value = False, ("", f"its result cannot be read here: {type(error).__name__}: {error}")
             if done:
                 results[rank] = value
                 continue
@@ -244,8 +259,8 @@ def _collect(pipes, processes, folder: Path, timeout: float, survivors: bool) ->
         results |= {rank: Failure(rank, f"it had not finished after {timeout:g} s") for rank in waiting}
     if len(results) == len(pipes):
         return [results[rank] for rank in range(len(pipes))]
-    for rank in waiting:
-        reports[rank] = "stopped by the launcher; it was at\n" + _where(processes[rank], folder / f"{rank}.stack")
+    for rank, place in _where({rank: processes[rank] for rank in waiting}, folder).items():
+        reports[rank] = f"stopped by the launcher; it was at\n{place}"
     size = len(pipes)
     if cause is None:
         names = ", ".join(map(str, waiting))
@@ -260,17 +275,21 @@ def _ending(code: int | None) -> str:
     return f"it ended with exit status {code} and no result"
 
 
-def _where(process, path: Path) -> str:
-    """The Python stack of a rank that does not answer."""
-    if not hasattr(faulthandler, "register") or not process.is_alive():
-        return "an unknown place"
-    os.kill(process.pid, signal.SIGUSR1)
-    for _ in range(20):
+def _where(processes: dict, folder: Path) -> dict[int, str]:
+    """The Python stacks of ranks that do not answer."""
+    for process in processes.values() if hasattr(faulthandler, "register") else ():
+        with contextlib.suppress(OSError, TypeError):  # it may end at this moment
+            os.kill(process.pid, signal.SIGUSR1)
+    files = {rank: folder / f"{rank}.stack" for rank in processes}
+    patience = time.monotonic() + 1.0
+    while time.monotonic() < patience and not all(file.stat().st_size for file in files.values()):
         time.sleep(0.05)
-        if path.stat().st_size:
-            break
-    lines = [line for line in path.read_text(errors="replace").splitlines() if __file__ not in line]
-    return "\n".join(line for line in lines[1:] if "/multiprocessing/" not in line) or "an unknown place"
+    places = {}
+    for rank, file in files.items():
+        lines = [line for line in file.read_text(errors="replace").splitlines()[1:]
+                 if __file__ not in line and "/multiprocessing/" not in line]
+        places[rank] = "\n".join(lines) or "an unknown place"
+    return places
 
 
 def _replay(folder: Path, size: int) -> None:

@@ -4,9 +4,9 @@ import math
 
 
 def number(answer) -> float:
-    """A number in whatever form a learner has it: of Python or numpy, or a tensor or array without dimensions; NaN for
-    anything else, which equals nothing."""
-    if isinstance(answer, (bool, str)):
+    """A number in whatever form a learner has it: of Python or numpy, a tensor or array without dimensions, or written
+    as text; NaN for anything else, which equals nothing."""
+    if isinstance(answer, bool):
         return math.nan
     try:
         return float(answer)

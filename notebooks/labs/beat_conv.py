@@ -22,6 +22,11 @@ TOLERANCE = 1e-4  # of the largest value, float32
 LIBRARY = torch.nn.functional.conv2d  # as it was before a learner's cell could replace it
 
 
+def shown(value) -> str:
+    """A value in few words: of a tensor its kind and shape only."""
+    return f"a {type(value).__name__} of shape {tuple(value.shape)}" if hasattr(value, "shape") else repr(value)[:80]
+
+
 def parsed(answer) -> tuple[tuple, tuple, int, Callable]:
     """(shape of x, shape of w, padding, method) of an answer.
 
@@ -34,7 +39,7 @@ def parsed(answer) -> tuple[tuple, tuple, int, Callable]:
     for name, form in (("x", "(N, Ci, H, W)"), ("w", "(Co, Ci, Ky, Kx)")):
         shape = tuple(answer[name]) if isinstance(answer[name], (tuple, list, torch.Size)) else ()
         if len(shape) != 4 or not all(type(v) is int and v >= 1 for v in shape):
-            raise RequestError(f"{name} is a shape of four whole numbers, {form}, not {answer[name]!r}")
+            raise RequestError(f"{name} is a shape of four whole numbers, {form}, not {shown(answer[name])}")
         shapes.append(shape)
     padding, method = answer["padding"], answer["method"]
     if type(padding) is not int or padding < 0:

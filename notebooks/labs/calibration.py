@@ -20,13 +20,17 @@ LONG = 65536  # words from which on the start of an addition is lost in its time
 
 
 def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
-    """On two ranks: (words, seconds) of one way, half of a round trip, `repeats` times for each size, in turn."""
+    """On two ranks: (words, seconds) of one way, half of a round trip, `repeats` times for each size, in an order drawn
+    anew each time: what follows a long message would else always pay for what that left behind."""
     import torch
+    from torch import distributed
 
-    comm, rows = ProcessComm(torch.float32), []
+    comm, rows, order = ProcessComm(torch.float32), [], np.random.default_rng(0)
     rooms = {words: torch.ones(words) for words in sizes}
     for turn in range(repeats + 2):
-        for words, room in rooms.items():
+        for words in order.permutation(list(rooms)).tolist():
+            room = rooms[words]
+            distributed.barrier()
             begin = time.perf_counter()
             if comm.rank == 0:
                 comm.send(room, 1)
@@ -111,20 +115,20 @@ def same_as_gloo(names: Sequence[str], size: int, words: int, seed: int) -> pd.D
     return pd.DataFrame(rows)
 
 
-def medians(rows: Sequence[tuple]) -> pd.DataFrame:
-    """(..., words, seconds) rows as a table of medians."""
+def fastest(rows: Sequence[tuple]) -> pd.DataFrame:
+    """(..., words, seconds) rows as a table of the least seconds, by size: a busy machine only adds."""
     names = ["words", "seconds"] if len(rows[0]) == 2 else ["algorithm", "words", "seconds"]
     frame = pd.DataFrame(rows, columns=names)
-    return frame.groupby(names[:-1], sort=False, as_index=False)["seconds"].min()
+    return frame.groupby(names[:-1], as_index=False)["seconds"].min()
 
 
 def calibrate(sizes: Sequence[int], repeats: int) -> tuple[cost.Fit, pd.DataFrame]:
     """alpha and beta from a ping-pong, gamma from additions, in one fit; the rows that were fitted are beside it, with
     what the fit says of them as `fitted`."""
-    pings = medians(run_ranks(ping_pong, 2, sizes, repeats, timeout=TIMEOUT)[0])
+    pings = fastest(run_ranks(ping_pong, 2, sizes, repeats, timeout=TIMEOUT)[0])
     long = [words for words in sizes if words >= LONG] or [max(sizes)]
     (added,) = run_ranks(additions, 1, long, repeats, timeout=TIMEOUT)
-    rows = pd.concat([pings.assign(kind="message"), medians(added).assign(kind="addition")], ignore_index=True)
+    rows = pd.concat([pings.assign(kind="message"), fastest(added).assign(kind="addition")], ignore_index=True)
     message = rows["kind"] == "message"
     columns = [message.astype(int), message * rows["words"], ~message * rows["words"]]
     fit = cost.fit(zip(*columns, rows["seconds"], strict=True))
@@ -151,7 +155,7 @@ def measure(names: Sequence[str], size: int, sizes: Sequence[int], repeats: int,
 
 
 def both_ways(table: pd.DataFrame) -> dict[str, tuple[cost.Fit, np.ndarray]]:
-    """Medians of `measure` (columns algorithm, ranks, words, seconds) fitted twice: to the counts on the critical path,
+    """The fastest of `measure` (columns algorithm, ranks, words, seconds) fitted twice: to the counts on the critical path,
     and to those summed over all ranks. Each with what it says of the rows."""
     path, total = [], []
     for row in table.itertuples():

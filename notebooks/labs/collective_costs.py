@@ -50,11 +50,17 @@ def time_axis(ax) -> None:
 
 def leaders(size: int, alpha: float, beta: float, gamma: float, names=SHOWN) -> list[tuple[str, float]]:
     """(algorithm, the smallest array in words for which it is the fastest), from small to large, in the model."""
-    found = []
-    for words in np.unique(np.geomspace(1, SIZES[-1], 400).astype(int)):
-        name = cost.best(int(words), size, alpha, beta, gamma, names)
+    found, before = [], 0
+    for words in np.unique(np.geomspace(1, SIZES[-1], 400).astype(int)).tolist():
+        name = cost.best(words, size, alpha, beta, gamma, names)
         if not found or found[-1][0] != name:
-            found.append((name, float(words)))
+            low, high = before, words  # the lead changes between the two
+            while high - low > 1:
+                middle = (low + high) // 2
+                there = cost.best(middle, size, alpha, beta, gamma, names) == name
+                low, high = (low, middle) if there else (middle, high)
+            found.append((name, float(high)))
+        before = words
     return found
 
 

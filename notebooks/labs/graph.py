@@ -155,7 +155,7 @@ def capture(model: nn.Module, shape: tuple[int, ...], batch: int = 1, training: 
         training: forward in training mode, loss (`loss_of`) and backward; otherwise forward in evaluation mode.
 
     Raises:
-        RequestError: `batch` below 1."""
+        RequestError: `batch` below 1, an operator without a formula, or a model that shapes alone cannot run."""
     if batch < 1:
         raise RequestError(f"batch {batch} is out of range; it must be 1 or more")
     recorder = _Recorder()
@@ -168,5 +168,9 @@ def capture(model: nn.Module, shape: tuple[int, ...], batch: int = 1, training: 
                 recorder.backward = True
                 loss.backward()
 
-    on_shapes(model, body, training)
+    try:
+        on_shapes(model, body, training)
+    except (AttributeError, RuntimeError, TypeError, NotImplementedError) as error:
+        raise RequestError(f"this model cannot be run on shapes alone ({str(error).splitlines()[0]}); it needs one float "
+                           "input of that shape, one output, and a path that does not depend on values") from None
     return Graph(tuple(recorder.nodes))

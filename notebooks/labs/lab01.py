@@ -116,9 +116,9 @@ def roofs(answer: Mapping) -> str | None:
             return f"{name}: give two things, the roof and the milliseconds"
         times = {"arithmetic": 1e3 * flops / MACHINE["peak"], "memory": 1e3 * moved / MACHINE["bandwidth"]}
         right = max(times, key=times.get)
-        if given[0] not in times:
+        if str(given[0]).lower() not in times:
             return f"{name}: the roof is 'memory' or 'arithmetic', not {given[0]!r}"
-        if given[0] != right:
+        if str(given[0]).lower() != right:
             why = f"{flops / moved:.3g} FLOPs per byte; the balance is {MACHINE['peak'] / MACHINE['bandwidth']:g}"
             return f"{name}: {given[0]} is not what limits it. It does {why}"
         ms = number(given[1])

@@ -91,6 +91,8 @@ def two_ways(answer: Mapping) -> str | None:
         if not isinstance(answer, Mapping) or not isinstance(answer.get(batch), Mapping):
             return f"give a dictionary with a dictionary for each batch; {batch} is missing"
         right, given = layer_words(batch), answer[batch]
+        if missing := [key for key in right if given.get(key) in (None, ...)]:
+            return f"batch {batch}: {' and '.join(missing)} not given yet"
         for what in ("data", "columns"):
             value, want = given.get(what), right[what]
             slips = [
@@ -101,7 +103,7 @@ def two_ways(answer: Mapping) -> str | None:
                     else "half of it: inputs go forward, their gradients come back",
                 ),
                 (want * devices, "that is what all devices send together; one of them is asked for"),
-                (want * devices / (devices - 1), "a device need not send its own part to itself: (P - 1) / P"),
+                (want * devices / (devices - 1), "a device need not send its own part to itself: (D - 1) / D"),
                 (want * 4, "that is in bytes; give words"),
                 (right["columns" if what == "data" else "data"], "that is what the other way sends"),
                 (
@@ -114,7 +116,7 @@ def two_ways(answer: Mapping) -> str | None:
             if not same(value, want, 0.002):
                 why = [text for wrong, text in slips if not same(wrong, want, 0.002) and same(value, wrong, 0.002)]
                 return f"{what} at batch {batch}: {(why or ['look again at what travels, and how often'])[0]}"
-        if given.get("fewer") != right["fewer"]:
+        if str(given.get("fewer")).lower() != right["fewer"]:
             return f"fewer at batch {batch}: compare your two numbers, and write data or columns"
     return None
 

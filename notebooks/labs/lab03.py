@@ -1,5 +1,6 @@
 """The exercises of lab 03: collectives that the reader writes (judged by `labs.puzzles`), and their costs by hand."""
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -8,7 +9,8 @@ from labkit.teach.exercises import exercise
 from labs.answers import number
 from labs.puzzles import PUZZLES, Attempt
 
-NEAR = 0.006  # relative: three digits are enough
+NEAR = 0.006  # relative: three digits
+ROUGH = 0.03  # the right method, too few digits
 
 # 03.1: 64 ranks, 5 us a message, 10 GB/s, words of 4 bytes, adding up for nothing.
 RANKS, ALPHA, BETA = 64, 5e-6, 4e-10
@@ -49,6 +51,8 @@ def by_hand(answer):
         value = number(answer[key])
         if not math.isclose(value, right, rel_tol=NEAR):
             near = (why for wrong, why in slips if math.isclose(value, wrong, rel_tol=NEAR))
+            if math.isclose(value, right, rel_tol=ROUGH):
+                near = itertools.chain(near, ["that is near; give three digits"])
             why = next(near, "write rounds x alpha + words x beta, with the table of the Intuition")
             return f"{key}, {answer[key]!r}, is not right: {why}"
     return None
@@ -120,12 +124,42 @@ EXERCISES = {
         ),
         exercise(
             "03.4",
-            "six ranks, the fewest rounds",
+            "tree all-reduce",
+            puzzle("tree"),
+            (
+                "Up: in round k the ranks with an odd multiple of 2^k give their array to the rank 2^k below and are done.",
+                "Down: the same pairs, backwards, with the largest distance first; receive over your array, do not add.",
+            ),
+        ),
+        exercise(
+            "03.5",
+            "Rabenseifner's all-reduce",
+            puzzle("rabenseifner"),
+            (
+                "Keep a range of blocks, at first all. With the partner half of the ranks away: give one half of the range, "
+                "add what comes to the other half, keep that. Then with the partner a quarter away.",
+                "At the end each rank has the sum of one block. Now go back: nearest partner first, exchange the ranges, "
+                "until each has all. For other numbers of ranks fold before and after, as in the butterfly.",
+            ),
+        ),
+        exercise(
+            "03.6",
+            "six ranks, no words too many",
             puzzle("six"),
             (
                 "6 = 2 x 3. Do not fold: reduce-scatter inside groups, deal with the other group, all-gather inside.",
                 "In rings of three, two rounds leave every rank a third of its group's sum. The rank with the same "
-                "third in the other group has what is missing: swap the thirds, and both are done.",
+                "third in the other group has what is missing.",
+            ),
+        ),
+        exercise(
+            "03.7",
+            "six ranks in five rounds",
+            puzzle("five rounds"),
+            (
+                "Where one half of the algorithm ends by a message and the other begins by one, between the same ranks, "
+                "both can go at once.",
+                "The two ranks with the same third of their groups' sums swap the whole thirds: both have the sum of it.",
             ),
         ),
     )

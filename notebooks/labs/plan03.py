@@ -19,7 +19,7 @@ class Profile:
     ping_words: list[int] = setting(
         [1, 64, 1024, 8192, 65536, 524288], "words of a ping-pong between two processes", least=1, most=2**26
     )
-    ping_repeats: int = setting(15, "round trips of each size, of which the median is taken", least=1)
+    ping_repeats: int = setting(15, "round trips of each size, of which the fastest is taken", least=1)
     time_words: list[int] = setting(
         [64, 4096, 65536, 524288], "words of the all-reduces that are timed", least=1, most=2**26
     )

@@ -17,7 +17,10 @@ def units_of(layers: Sequence) -> list[Unit]:
     norms) behind it, named conv1, conv2, ... fc6; what comes before the first one joins it.
 
     Raises:
-        RequestError: there is no such layer."""
+        RequestError: there is no such layer, or one runs more than once: it would be held once and sent twice."""
+    names = [layer.name for layer in layers if layer.parameters]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RequestError(f"layer {', '.join(twice)} runs more than once with the same weights; give a chain of layers")
     groups, ahead = [], []
     for layer in layers:
         if layer.kind in ("conv", "fc"):

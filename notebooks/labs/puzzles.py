@@ -71,6 +71,11 @@ def from_root(rank: int, size: int, words: int) -> list:
     return [(place, [0]) for place in range(words)]
 
 
+def core(ranks: int) -> int:
+    """The largest power of two in it: the ranks that are left when the others have folded into them."""
+    return 1 << (ranks.bit_length() - 1)
+
+
 def both(size: int, words: int) -> tuple:
     return lg(size), 2 * words * (size - 1) / size
 
@@ -99,11 +104,28 @@ PUZZLES = {
         slow="double the distance after every exchange; a fold takes one round before and one after",
         heavy="each rank sends its array once a round",
     ),
+    "tree": Puzzle(
+        "tree all-reduce", everywhere, lambda size, n: (2 * lg(size), 2 * n * lg(size)), both, scored=(8, 5),
+        slow="halve the number of those that still have a partial sum in every round; then double those that have the sum",
+        heavy="each rank sends its array up once and the sum on; every second rank can send in the first round",
+    ),
+    "rabenseifner": Puzzle(
+        "Rabenseifner's all-reduce", everywhere,
+        lambda size, n: (2 * lg(core(size)) + 2 * (core(size) < size),
+                         2 * n * (core(size) - 1) / core(size) + 2 * n * (core(size) < size)), both,
+        sizes=(4, 2, 8, 3, 5, 6, 7), scored=(8, 6),
+        slow="halve the part that you still sum in every round, then double the part that you have",
+        heavy="send half of the part that you still sum, then a quarter, an eighth; only a fold sends whole arrays",
+    ),
     "six": Puzzle(
-        "all-reduce for six ranks", everywhere, lambda size, n: (5, 5 * n / 3), both, sizes=(6,), scored=(6,),
-        slow="where the reduce-scatter ends and the all-gather begins, two ranks can swap their partial sums, and both "
-        "are done",
-        heavy="a fold sends whole arrays, and so does a dissemination in three rounds; let every message be a part",
+        "all-reduce for six ranks", everywhere, lambda size, n: (6, 5 * n / 3), both, sizes=(6,), scored=(6,),
+        slow="6 = 2 x 3: reduce-scatter inside groups, across them, and all-gather inside need not take more than 6",
+        heavy="a fold sends whole arrays; let every message be a part",
+    ),
+    "five rounds": Puzzle(
+        "six ranks in five rounds", everywhere, lambda size, n: (5, 5 * n / 3), both, sizes=(6,), scored=(6,),
+        slow="look at what the last message of the one half and the first of the other half say to each other",
+        heavy="let every message be a part; whole arrays are too much in any round",
     ),
 }  # fmt: skip
 
@@ -161,7 +183,10 @@ def play(puzzle: Puzzle, function: Callable, size: int, words: int, limit: float
             found.waits = [(int(source), int(waiting)) for waiting, source in
                            re.findall(r"rank (\d+) in round \d+ for rank (\d+)", str(error))]  # fmt: skip
         return found
-    if any(result is ... for result, _ in trace.results) or (not trace.sent and all(e for _, e in trace.results)):
+    silent = not trace.sent and all(empty for _, empty in trace.results)
+    if any(result is ... for result, _ in trace.results):
+        return None
+    if silent and all(np.array_equal(result, encoded(r, words)) for r, (result, _) in enumerate(trace.results)):
         return None
     trace.results = [result for result, _ in trace.results]
     said = verdict(puzzle.wanted, trace, words)

@@ -1,6 +1,8 @@
 """Rules about splitting a network: equal gradients and counted words on real ranks, bubbles of schedules, and what the
 planner's cost model (`labs.planner`, a model and no measurement) chooses. Identities are judged at every profile."""
 
+import numpy as np
+
 from labkit.rules.finding import Finding, chosen, needs
 
 
@@ -26,7 +28,7 @@ def splits_agree(runs, *, schemes, error, ranks) -> Finding:
         if last(run, f"{what} counted") != last(run, f"{what} by formula")
     ]
     evidence = (
-        f"{', '.join(schemes)}: largest error {max(last(run, 'error') for run in runs):.1g}, bound {error:g}; "
+        f"{', '.join(schemes)}: largest error {np.max([last(run, 'error') for run in runs]):.1g}, bound {error:g}; "
         f"counts differ from the formula in {len(counts)} of {2 * len(runs)}"
     )
     wrong = f"; off: {', '.join(dict.fromkeys(off + counts))}" if off or counts else ""
@@ -35,18 +37,17 @@ def splits_agree(runs, *, schemes, error, ranks) -> Finding:
 
 def bubble_as_formula(runs, *, schedules, error, cases) -> Finding:
     """The idle share of a simulated schedule is (S-1)/(M+S-1), for each of `schedules` in `cases` pairs (S, M) or more;
-    the rows' `samples` number the pairs."""
-    found = {name: chosen(runs, {"evidence": "bubble", "schedule": name}) for name in schedules}
-    pairs = {
-        name: [
-            (a.value, b.value) for run in part for a, b in zip(run.series("idle"), run.series("formula"), strict=True)
-        ]
-        for name, part in found.items()
-    }
-    if min(map(len, pairs.values())) < cases:
+    the rows' `samples` number the pairs of the run's configuration."""
+    off = {name: {} for name in schedules}
+    for run in chosen(runs, {"evidence": "bubble"}):
+        for row in run.series("idle") if run.config["schedule"] in off else ():
+            stages, micro = run.config["pairs"][row.samples]
+            difference = abs(row.value - (stages - 1) / (micro + stages - 1))
+            off[run.config["schedule"]].setdefault((stages, micro), []).append(difference)
+    if min(map(len, off.values())) < cases:
         return needs(f"{cases} pairs of stages and microbatches for each of {', '.join(schedules)}")
-    worst = max(abs(a - b) for part in pairs.values() for a, b in part)
-    count = sum(map(len, pairs.values()))
+    worst = float(np.max([value for part in off.values() for values in part.values() for value in values]))
+    count = sum(map(len, off.values()))
     return Finding(
         "holds" if worst <= error else "contradicted",
         f"largest of {count} differences {worst:.1g}, bound {error:g}",
@@ -67,7 +68,7 @@ def words_ratio(runs, *, scheme, over, ratio, tolerance, ranks) -> Finding:
     if not pairs:
         return needs(f"{scheme} and {over} of one network on {ranks} real processes")
     found = [a / b for a, b in pairs]
-    worst = max(found, key=lambda value: abs(value - ratio))
+    worst = found[int(np.argmax(np.abs(np.array(found) - ratio)))]  # the NaN, if there is one
     return Finding(
         "holds" if abs(worst - ratio) <= tolerance * ratio else "contradicted",
         f"{scheme} / {over} {worst:.4f} in words counted, expected {ratio:g}",
@@ -106,20 +107,21 @@ def winner_changes(runs, *, select, old, new, scheme, others, margin) -> Finding
 
 def hybrid_by_kind(runs, *, select, error) -> Finding:
     """The planner's choice of data, columns or rows for each layer: data for every convolution, a split for every fully
-    connected layer, and as fast as the best of all choices scored one by one; contradicted if no layer is so."""
+    connected layer, and as fast as the best of all choices scored one by one; in every run of it, of which the first
+    that differs is told. Contradicted if there no layer is so."""
     found = chosen(runs, {"evidence": "hybrid", **select})
     if not found:
         return needs("the planner's choice and all choices scored")
-    run = found[0]
-    conv, by_data, fully, split = (last(run, name) for name in ("conv", "conv by data", "fc", "fc split"))
-    off = abs(last(run, "seconds") / last(run, "exhaustive seconds") - 1)
-    evidence = (
-        f"{by_data:.0f} of {conv:.0f} convolutions by data, {split:.0f} of {fully:.0f} fully connected layers "
-        f"split; {off:.1g} from the best of {last(run, 'tried'):.0f} choices"
-    )
-    if by_data == conv and split == fully and off <= error:
-        return Finding("holds", evidence, len(found))
-    return Finding("contradicted" if not by_data and not split else "not seen", evidence, len(found))
+    for run in found:
+        conv, by_data, fully, split = (last(run, name) for name in ("conv", "conv by data", "fc", "fc split"))
+        off = abs(last(run, "seconds") / last(run, "exhaustive seconds") - 1)
+        evidence = (
+            f"{by_data:.0f} of {conv:.0f} convolutions by data, {split:.0f} of {fully:.0f} fully connected layers "
+            f"split; {off:.1g} from the best of {last(run, 'tried'):.0f} choices"
+        )
+        if not (by_data == conv and split == fully and off <= error):
+            return Finding("contradicted" if not by_data and not split else "not seen", evidence, len(found))
+    return Finding("holds", evidence, len(found))
 
 
 RULES = (splits_agree, bubble_as_formula, words_ratio, winner_changes, hybrid_by_kind)

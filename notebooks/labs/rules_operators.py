@@ -22,10 +22,12 @@ def series(runs, select: dict, metric: str) -> dict[int, list[float]]:
 
 
 def none_off(runs, *, metrics, bound, cases) -> Finding:
-    """Every recorded value of `metrics` (how far a count or a number is off) is at most `bound`, in `cases` or more."""
-    values = [value for metric in metrics for part in series(runs, {}, metric).values() for value in part]
-    if len(values) < cases:
-        return needs(f"{cases} cases of {' and '.join(metrics)}; there are {len(values)}")
+    """Every recorded value of `metrics` (how far a count or a number is off) is at most `bound`, in `cases` or more of
+    them, and of each metric there is one."""
+    found = {metric: [value for part in series(runs, {}, metric).values() for value in part] for metric in metrics}
+    values = [value for part in found.values() for value in part]
+    if len(values) < cases or not all(found.values()):
+        return needs(f"{cases} cases of {' and '.join(metrics)}; there are {', '.join(str(len(v)) for v in found.values())}")
     worst = max(values, key=lambda value: math.inf if math.isnan(value) else value)
     evidence = f"largest of {len(values)} differences {worst:.2g}, bound {bound:g}"
     return Finding("holds" if worst <= bound else "contradicted", evidence, len(values))
@@ -48,15 +50,17 @@ def wins_when_large(runs, *, select, method, against, margin, seeds) -> Finding:
 
 
 def smaller(runs, *, select, metric, than, errors, seeds) -> Finding:
-    """Log of `than` over `metric`, paired in the order of the seeds: its mean is `errors` standard errors or more
-    above 0; contradicted if so many below."""
-    ours, theirs = ([v for part in series(runs, select, name).values() for v in part] for name in (metric, than))
-    if min(len(ours), len(theirs)) < seeds or len(ours) != len(theirs):
+    """Log of `than` over `metric`, paired by the seed (the rows' `samples`; a seed that was run again counts once): its
+    mean is above 0, by `errors` standard errors or more; contradicted if so far below."""
+    ours, theirs = series(runs, select, metric), series(runs, select, than)
+    both = sorted(set(ours) & set(theirs))
+    if len(both) < seeds:
         return needs(f"{seeds} seeds of {metric} and {than}")
-    ratio = np.log(np.array(theirs) / np.array(ours))
+    ratio = np.log([theirs[seed][-1] / ours[seed][-1] for seed in both])
     mean, error = ratio.mean(), ratio.std(ddof=1) / math.sqrt(len(ratio))
-    evidence = f"{than} / {metric} {math.exp(mean):.2f} (mean of {len(ratio)}, {mean / error:.1f} s.e. from 1)"
-    outcome = "holds" if mean >= errors * error else "contradicted" if mean <= -errors * error else "not seen"
+    evidence = f"{than} / {metric} {math.exp(mean):.2f} (mean of {len(ratio)}, standard error of its log {error:.2g})"
+    sure = abs(mean) >= errors * error
+    outcome = "holds" if mean > 0 and sure else "contradicted" if mean < 0 and sure else "not seen"
     return Finding(outcome, evidence, len(ratio))
 
 
@@ -92,11 +96,12 @@ def near_the_roof(runs, *, select, metric, bound, factor, seeds) -> Finding:
 def by_year(runs, *, select, metrics, least, networks) -> Finding:
     """Spearman's rank correlation of the year with each of `metrics`, a network a point, is `least` or more;
     contradicted if for one of them it is negative."""
-    found = {name: [(run.config["year"], run.series(name)[-1].value) for run in chosen(runs, select)
-                    if run.series(name)] for name in metrics}
+    found = {name: {run.config["network"]: (run.config["year"], run.series(name)[-1].value)
+                    for run in chosen(runs, select) if run.series(name)} for name in metrics}
     if min(map(len, found.values())) < networks:
         return needs(f"{networks} networks counted")
-    rank = {name: float(stats.spearmanr(*zip(*points, strict=True)).statistic) for name, points in found.items()}
+    rank = {name: float(stats.spearmanr(*zip(*points.values(), strict=True)).statistic)
+            for name, points in found.items()}
     evidence = f"rank correlation with the year over {len(found[metrics[0]])} networks: "
     evidence += ", ".join(f"{name} {value:.2f}" for name, value in rank.items())
     worst = min(rank.values())
@@ -124,7 +129,7 @@ def root_memory(runs, *, select, metric, low, high, extra, most, sizes) -> Findi
     if len(held) < sizes or set(held) != set(again):
         return needs(f"{metric} and {extra} at {sizes} numbers of layers")
     slope = float(np.polyfit(np.log(list(held)), np.log([values[-1] for values in held.values()]), 1)[0])
-    worst = max(max(values) for values in again.values())
+    worst = float(np.max([value for values in again.values() for value in values]))
     evidence = f"slope {slope:.2f}, allowed {low:g} to {high:g}; {worst:.3g} forward passes again at most"
     return Finding("holds" if low <= slope <= high and worst <= most else "contradicted", evidence, len(held))
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
+from labkit.simulate import pipeline
 from labkit.teach import viz
 
 DEVICES = 4
@@ -88,7 +90,8 @@ def bubble_figure(table: pd.DataFrame):
     words, counts = [], sorted(set(table["microbatches"]))
     for n, (stages, rows) in enumerate(table[table["schedule"] == table["schedule"].iloc[0]].groupby("stages")):
         look = {"color": viz.SERIES[n % len(viz.SERIES)], "linestyle": viz.LINES[n % len(viz.LINES)]}
-        ax.plot(rows["microbatches"], rows["formula"], marker="", **look)
+        fine = np.arange(counts[0], counts[-1] + 1)
+        ax.plot(fine, [pipeline.bubble(int(stages), int(m)) for m in fine], marker="", **look)
         ax.annotate(
             f"{stages} stages",
             (rows["microbatches"].iloc[0], rows["formula"].iloc[0]),
@@ -123,5 +126,7 @@ def counted_table(rows: Sequence[dict]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     equal = [(table[f"{what} counted"] == table[f"{what} by formula"]) for what in ("words", "messages")]
     table["counts"] = ["equal" if a and b else "DIFFERENT" for a, b in zip(*equal, strict=True)]
+    for column in [name for name in table if name.startswith(("words", "messages"))]:
+        table[column] = [f"{value:.12g}" for value in table[column]]
     table["error"] = [f"{value:.0e}" for value in table["error"]]
     return table

@@ -11,7 +11,7 @@ import torch
 from torch import distributed, nn
 from torch.func import functional_call
 
-from labkit.networks.tensor import Linear
+from labkit.networks.tensor import LinearMap
 from labkit.training import collectives
 
 
@@ -38,7 +38,7 @@ class Sharded(nn.Module):
         return collectives.reduce_scatter(gradient.clone(), self.comm)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        whole = Linear.apply(self.shard, self.gather, self.reduce)
+        whole = LinearMap.apply(self.shard, self.gather, self.reduce)
         pieces = whole.split([shape.numel() for shape in self.shapes.values()])
         weights = {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
         place = whole.untyped_storage().data_ptr()

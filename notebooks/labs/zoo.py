@@ -122,7 +122,8 @@ def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     be on any device and is not changed.
 
     Raises:
-        RequestError: a kernel does not fit, padding as a word, or a layer (an RNN) that gives several tensors."""
+        RequestError: a kernel does not fit, padding as a word, a layer (an RNN) that gives several tensors, or weights
+            that no layer of a known kind uses: the list would miss them."""
     rows: list[Layer] = []
     names = {module: name for name, module in model.named_modules()}
 
@@ -142,6 +143,13 @@ def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     finally:
         for hook in hooks:
             hook.remove()
+    weighted = [row.name for row in rows if row.parameters]
+    unknown = {row.name for row in rows if row.kind == "other"}
+    lost = [name for name, value in model.named_parameters()
+            if value.ndim > 1 and (name.rpartition(".")[0] not in weighted or name.rpartition(".")[0] in unknown)]
+    if lost:
+        raise RequestError(f"{', '.join(lost[:3])}{' and more' * (len(lost) > 3)}: no layer that is known here uses these weights; "
+                           "allowed: Conv2d, Linear, batch norm, pooling, activations")
     return rows
 
 

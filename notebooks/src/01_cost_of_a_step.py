@@ -228,7 +228,7 @@ fig, alt, data = cost_figures.networks(by_year)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# From AlexNet to DenseNet a parameter is used in more and more multiply-adds: fully connected layers, which use each weight *once* a sample, gave way to convolutions, which use it at every position. The networks became deeper as well, so that **W / D fell**: a DenseNet has more work a parameter than AlexNet, and less of it at a time. Which way of splitting a network wins, follows from these columns: lab 02.
+# From AlexNet on a parameter is used in many more multiply-adds: fully connected layers, which use each weight *once* a sample, gave way to convolutions, which use it at every position. The networks became deeper as well, so that **W / D stopped growing**: a ResNet has about AlexNet's, and the deepest, the DenseNets, the least of all but LeNet: more work a parameter, and less of it at a time. Which way of splitting a network wins, follows from these columns: lab 02.
 #
 # ### Four convolutions
 #
@@ -262,7 +262,7 @@ lab.evidence("im2col", [("im2col_words_off", value) for value in held["off"]])
 display(held.set_index("image").round(3))
 
 # %% [markdown]
-# With these few channels the transforms of F(4,3) eat up much of its saving. They are shared by all output channels, so that they matter less the more channels there are: *an algorithm is fast for a shape, not as such*. And im2col stores the image six to seven times for a 3 x 3 kernel, nearly nine times if the image is large: your device's memory may decide before its speed does.
+# With these few channels the transforms of F(4,3) eat up much of its saving. They are shared by all output channels, so that they matter less the more channels there are: *an algorithm is fast for a shape, not as such*. And im2col stores the image about six to seven times for a 3 x 3 kernel (the table says how often), nearly nine times if the image is large: your device's memory may decide before its speed does.
 #
 # Third, what they round. The larger Winograd's tile, the larger the numbers in its matrices, and rounding errors grow with them (claim S07):
 
@@ -332,7 +332,7 @@ cheaper.compare(round(float(each.iloc[0] / each.iloc[-1]), 2))
 #
 # ### Inference beside training
 #
-# "Inference is training without the backward pass, so it costs a third." Of the *work* that is right: three passes of equal work, one of which is left (claim S14; the first layer needs no gradient of its input, so it is a little more). **Of the memory it is wrong.** Training has to *keep* what the backward pass will read, in every layer at once; inference can forget each result as soon as the next layer has used it. Counted for each network, at batch 1 (claim S14.memory):
+# "Inference is training without the backward pass, so it costs a third." Of the *work* that is right: three passes of equal work, one of which is left (claim S14; the first layer needs no gradient of its input, so it is a little more). **Of the memory it is wrong.** Training has to *keep* what the backward pass will read, in every layer at once; inference can forget each result as soon as the next layer has used it. Counted for each network, at batch 1 (claim S14.memory, that it is less than half for each of them: the board says how that fared):
 
 # %%
 beside = pd.DataFrame(
@@ -352,7 +352,7 @@ found = "about the same" if share > 0.6 else "about a third" if share > 0.25 els
 memory_guess.compare(found or "less than a third in deep networks", words)
 
 # %% [markdown]
-# The deeper the network, the wider the gap: inference holds the largest *neighbouring* results, training the *sum* of all. In a shallow network there is no such gap. (Both columns grow with the batch; parameters and the optimizer's state come on top, and do not.)
+# The deeper the network, the wider the gap: inference holds the largest *neighbouring* results, training the *sum* of all. In a shallow network there is no such gap: one layer's results *are* most of it, so that the claim fails there. (Both columns grow with the batch; parameters and the optimizer's state come on top, and do not.)
 #
 # Then there is the *clock*. A server has a person waiting (latency: seconds for one batch) and a bill to pay (throughput: samples a second). Both measured here, for one of our small networks:
 
@@ -380,7 +380,7 @@ fig, alt, data = cost_figures.checkpoints(lengths, segments, plain, slope)
 viz.show(fig, alt=alt, data=data)
 
 # %% [markdown]
-# One forward pass again is a third more work for a step (4 passes in place of 3), and memory by a factor of about √L / 2. One segment saves nothing (all of it is computed again, and then held); L segments keep every input and save nothing either. The slope is a little below ½ since a few results exist in any case.
+# One forward pass again is a third more work for a step (4 passes in place of 3), and the memory falls by a factor of about √L / 2. One segment saves nothing (all of it is computed again, and then held); L segments keep every input and save nothing either. The slope is a little below ½ since a few results exist in any case.
 #
 # ### Extra: micro-batches for a faster algorithm
 #
@@ -435,7 +435,7 @@ display(lab.board()[["claim", "statement", "verdict", "evidence", "scale gap"]])
 #
 # ### On your own model
 #
-# Any module whose path does not depend on values can be captured; no memory is needed for it.
+# Modules of linear layers, convolutions, pooling, batch norm, activations, LSTM and GRU *cells* and arithmetic can be captured, as long as their path does not depend on values; no memory is needed for it. Layer norm, attention and whole RNNs hide loops for which there is no formula here: the reply names what it met.
 
 # %%
 your_model = torch.nn.Sequential(
@@ -505,10 +505,10 @@ teach.check("01.4", attempt)
 # %% [markdown]
 # ## Take away
 #
-# - Work, depth and W / D of a layer are short formulas; a network's parallelism is huge, and falls with its depth.
+# - Work, depth and W / D of a layer are short formulas; a network's parallelism is huge, and its depth limits it.
 # - A bigger batch is faster while weights are what moves; past the balance it is only bigger.
 # - Four algorithms, one convolution: equal results, other products, other memory, other rounding. Shape and machine choose.
-# - Inference: a third of the work, a small part of the memory. Training buys memory back with one more forward pass.
+# - Inference: a third of the work, and in deep networks a small part of the memory. Training buys memory back with one more forward pass.
 # - Count first, then time; where the two disagree, something was moved, not computed.
 #
 # Next: **13** puts a whole step on the roofline; **02** splits a network over workers. Sources: Ben-Nun and Hoefler, ACM Computing Surveys 52(4), 2019 (its taxonomy); Brent, 1974; Williams, Waterman and Patterson, *Roofline*, 2009; Lavin and Gray, 2016 (Winograd); Mathieu, Henaff and LeCun, 2013 (FFT); Chen et al., 2016 (checkpointing); Oyama et al., 2018 (micro-batches); Gupta et al., 2015 (stochastic rounding).

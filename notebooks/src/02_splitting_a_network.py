@@ -94,16 +94,21 @@ viz.show(fig, alt=alt, data=data)
 # | spatial | 2 n C W (K - stride) a layer, and 2 w (D-1)/D | all | its rows |
 # | pipeline | n (activations at its two borders) | of its layers | of its layers, for the microbatches on their way |
 #
-# **When is it better to split the layer than the samples?** When 2 w > 2 n (inputs). A fully connected layer has w = inputs x outputs, so the inputs drop out: *by columns where it has more outputs than the batch has samples*. A convolution uses each weight H W times a sample, and its images are large: there it is data parallelism almost always.
+# **When is it better to split the layer than the samples?** When 2 w > 2 n (inputs). A fully connected layer has w = inputs x outputs, so the inputs drop out: *split where it has more outputs than the batch has samples* (by rows, where 2 w > 2 n (outputs), it is the inputs that count; the planner looks at both, and at what the layers before and after need). A convolution uses each weight H W times a sample, and its images are large: there it is data parallelism almost always.
 #
 # ### The planner
 #
-# `labs.planner` turns the table into time: 6 FLOPs for each multiply-add (2 forward, 4 backward), words at a bandwidth, messages at a latency, nothing overlaps. *It is a model.* The explorer shows what it says for an imaginary machine of 10 TFLOP/s a device: `model` is the best mixture of columns and rows, `hybrid` of these and data, `pipeline` the best cut into one stage a device and the best M. Memory: weights, gradients and momentum (12 bytes a weight), and what the backward pass needs.
+# `labs.planner` turns the table into time: 6 FLOPs for each multiply-add (2 forward, 4 backward), words at a bandwidth, messages at a latency, nothing overlaps. *It is a model.* The explorer shows what it says for an imaginary machine: `model` is the best mixture of columns and rows, `hybrid` of these and data, `pipeline` the best cut into one stage a device and the best M. Memory: weights, gradients and momentum (12 bytes a weight), and what the backward pass needs.
 
 
 # %%
-def planned(network, devices, batch, gigabytes_a_second, memory_gb):
-    machine = Machine(bandwidth=1e9 * gigabytes_a_second, memory=1e9 * memory_gb)
+def planned(network, devices, batch, gigabytes_a_second, latency_us, teraflops, memory_gb):
+    machine = Machine(
+        flops=1e12 * teraflops,
+        bandwidth=1e9 * gigabytes_a_second,
+        latency=1e-6 * latency_us,
+        memory=1e9 * memory_gb,
+    )
     plans = planner_search.schemes(planner_networks.units(network), machine, devices, batch)
     title = f"{network}: {devices} devices, batch {batch}, {gigabytes_a_second:g} GB/s, {memory_gb:g} GB each"
     return planner_figures.schemes_figure(plans, machine, title)
@@ -116,11 +121,13 @@ teach.explore(
     devices=(8, [2, 4, 8, 16, 32]),
     batch=(256, [32, 64, 128, 256, 512, 1024, 4096]),
     gigabytes_a_second=(10, [0.1, 1, 10, 100]),
+    latency_us=(5, [0, 5, 50, 500]),
+    teraflops=(10, [1, 10, 100]),
     memory_gb=(0.6, [0.1, 0.2, 0.4, 0.6, 1, 4, 16]),
 )
 
 # %% [markdown]
-# Try three things. *ResNet-50*: is model parallelism good for this "big" network? *AlexNet at batch 4096*: what happened to the hybrid? *0.2 GB*: what still fits, and what does it cost?
+# Try three things. With 16 GB: *ResNet-50*, is model parallelism good for this "big" network? *AlexNet at batch 4096*, what happened to the hybrid? Then *AlexNet, batch 256, 0.4 GB*: what still fits, and what does it cost?
 
 # %% [markdown]
 # ## Predict
@@ -177,7 +184,7 @@ teach.check("02.1", column_layer)
 #
 # ### Every way on real processes
 #
-# The same step of a small network (two convolutions, two fully connected layers; a multi-layer perceptron for the pipelines), in float64, on real processes that talk over gloo, torch's library for messages between processors. Each scheme is compared with one process that does the whole step: **error** is the largest difference of any gradient, relative to the largest gradient. Words and messages are counted where they are sent, on the busiest rank, and compared with the formula, to the last word. *Sharded* is torch's own FSDP2, the pipelines are `torch.distributed.pipelining`; the others are `labkit.networks`, in which all messages can be read. (*Cannon's algorithm* multiplies matrices of which every rank has one block of each; it is the survey's other example of model parallelism.)
+# The same step of a small network (two convolutions, two fully connected layers; a multi-layer perceptron for the pipelines), in float64, on real processes that talk over gloo, torch's library for messages between processors. Each scheme is compared with one process that does the whole step: **error** is the largest difference of any gradient, relative to the largest gradient. Words and messages are counted where they are sent, on the busiest rank, and compared with the formula, to the last word. *Sharded* is torch's own FSDP2, of which the collectives and their sizes are counted (what gloo sends for one, is its own affair; a ring's words stand there); *sharded by hand* is the same step over our own messages. The pipelines are `torch.distributed.pipelining`; the others are `labkit.networks`, in which all messages can be read. *Hybrid* is what the planner takes for this small network where starting a message costs nothing. (*Cannon's algorithm* multiplies matrices of which every rank has one block of each; it is the survey's other example of model parallelism.)
 
 # %%
 rows = split_runs.real(settings.ranks, settings.batch, settings.microbatches)
@@ -186,9 +193,9 @@ display(split_figures.counted_table(rows))
 
 # %%
 sent = {line["scheme"]: line["words counted"] for line in rows}
-ratio = sent["sharded"] / sent["data"]
+ratio = sent["sharded by hand"] / sent["data"]
 near = min((abs(ratio - value), name) for name, value in zip(choices, (0.5, 1, 1.5, 2)))[1]
-sharded_guess.compare(near, f"Counted: {sent['sharded']} words against {sent['data']}, {ratio:.3g} times as many.")
+sharded_guess.compare(near, f"Counted: {sent['sharded by hand']} words against {sent['data']}, {ratio:.3g} times as many.")
 
 # %% [markdown]
 # An error of 1e-16 is the last digit: sums are made in another order. So **none of these ways changes what is learnt**. (Batch normalisation would: its statistics go across samples; lab 04.)
@@ -226,7 +233,7 @@ micro_guess.compare(needed, "By trying one simulated timetable after the other."
 # %% [markdown]
 # *"A pipeline does not communicate"* is a second wrong belief. It sends activations, not weights, and only at S - 1 borders: often little. But every border is crossed twice by every sample, and in a convolutional network the activations of early layers are larger than all their weights: look at conv1 to conv3 below.
 #
-# **Extra.** *Interleaved*: each stage has two parts of the network, so that a microbatch comes by twice, in half-size slots: about half the bubble, twice the messages. *Zero bubble*: the backward is cut into the gradient of the input (I), for which the stage before waits, and the gradient of the weights (W), for which nobody does; W fills the gaps.
+# **Extra.** *Interleaved*: each stage has two parts of the network, so that a microbatch comes by twice, in half-size slots: about half the bubble, twice the messages, and more activations held (the titles say how many). *Zero bubble*: the backward is cut into the gradient of the input (I), for which the stage before waits, and the gradient of the weights (W), for which nobody does; W fills the gaps.
 
 # %%
 extra = ["interleaved 1F1B", "zero bubble"]
@@ -238,7 +245,7 @@ viz.show(fig, alt=alt, data=data)
 # %% [markdown]
 # ### One weird trick, found by a search
 #
-# What does each layer of a network cost by data (its gradients), and what split (its activations)? The planner chooses layer by layer, and it counts what it costs to go from one layout to the other. To be sure that its dynamic programme finds the best one, we also score *every* choice.
+# What does each layer of a network cost by data (its gradients), and what split (its activations)? The planner chooses layer by layer, and it counts what it costs to go from one layout to the other (an all-to-all of the activations between a layer by data and a split one; it is in the split layer's mark). To be sure that its dynamic programme finds the best one, we also score *every* choice.
 
 # %%
 machine = Machine()
@@ -277,7 +284,7 @@ viz.show(fig, alt=alt, data=data)
 # %% [markdown]
 # **The newer network is easier to parallelise.** AlexNet and VGG-16 keep most of their weights in fully connected layers that use each weight once a sample: much to send, little to compute. Networks from GoogLeNet on end with one small layer (or none), use every weight hundreds of times, and data parallelism is as good as anything (claim S13). That is not only a matter of years: GoogLeNet is of the same year as VGG-16.
 #
-# *"A big model needs model parallelism"* is the third wrong belief. ResNet-152 has as many weights as AlexNet and is larger in every other way, and split layers would make it many times *slower*. Model parallelism pays where **weights are many for the work that they do**, or where nothing else fits into memory. And the right figure says that it is a matter of the batch: at large batches the activations outgrow the weights, and even AlexNet goes by data.
+# *"A big model needs model parallelism"* is the third wrong belief. ResNet-152 has as many weights as AlexNet and is larger in every other way, and split layers would make it many times *slower*. Model parallelism pays where **weights are many for the work that they do**, or where nothing else fits into memory. And the right figure says that it is a matter of the batch: at large batches the activations outgrow the weights, and even for AlexNet data parallelism is within a few per cent of the best.
 #
 # Does it depend on the machine? The same comparison at other bandwidths: the numbers are data / best split.
 
@@ -287,7 +294,7 @@ judged.columns = [f"{value / 1e9:g} GB/s" for value in judged.columns]
 display(judged.loc[table["network"]].round(2))
 
 # %% [markdown]
-# Fast links make all ways alike: there is nothing to win where sending costs nothing. Over slow links the choice matters more. So claim S13 is one about a batch and a machine: its rule names both, and its evidence counts at how many of the other pairs of batch and bandwidth the same is true. It is not all of them.
+# Fast links make all ways alike: there is nothing to win where sending costs nothing. Over slow links the choice matters more. So claim S13 is one about a batch and a machine: its rule names both, and its evidence counts at how many of the other pairs of batch and bandwidth the same is true. It is fewer than half of them.
 #
 # ### The claims of this lab
 #
@@ -336,7 +343,6 @@ for name, plan in planner_search.schemes(your_units, machine, 4, 128).items():
 
 # %%
 # STUB: two_ways = {batch: {"data": ..., "columns": ..., "fewer": ...} for batch in (256, 8192)}
-# STUB: two_ways = two_ways if two_ways[256]["data"] is not ... else None
 # BEGIN SOLUTION
 two_ways = {}
 for batch in (256, 8192):
@@ -387,7 +393,7 @@ teach.check("02.4", halo_words)
 # %% [markdown]
 # ### 02.5 Place this network
 #
-# AlexNet, batch 256, **8 devices with 200 MB each**, 10 TFLOP/s, links of 1 GB/s with 5 us of latency. Data parallelism needs four times that memory. Find a placement that fits, and comes within 5 % of the best time there is.
+# AlexNet, batch 256, **8 devices with 200 MB each**, 10 TFLOP/s, links of 1 GB/s with 5 us of latency. Data parallelism needs more than four times that memory. Find a placement that fits, and comes within 5 % of the best time there is.
 #
 # A placement has three parts.
 #

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 
 import torch
@@ -85,3 +86,16 @@ def one_fails(how):
         how = {"raise": raises, "die": dies, "hang": hangs}[how]
         how(1)
     return dist.get_rank()
+
+
+def says_and_raises(word):
+    print(word, dist.get_rank(), flush=True)
+    dist.barrier()
+    raise ArithmeticError("after that")
+
+
+def of_a_module_of_its_own():
+    module = types.ModuleType("known_here_only")
+    module.Result = type("Result", (), {"__module__": "known_here_only"})
+    sys.modules["known_here_only"] = module
+    return module.Result()
