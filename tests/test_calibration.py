@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from labs import calibration, collective_costs, rules_collectives
+from labs import calibration, collective_costs, cost_fit, rules_collectives
 
 from labkit.curve import Header, Row, Run
 from labkit.simulate import cost
@@ -147,7 +147,7 @@ def test_the_lead_changes_once_between_butterfly_and_rabenseifner():
     assert [name for name, _ in leads] == ["butterfly", "rabenseifner"]
     crossing = 6 * 5e-6 / (4e-10 * (6 - 2 * 63 / 64))  # 6 (alpha + n beta) = 12 alpha + 2 n beta 63/64
     assert leads[1][1] == pytest.approx(crossing, rel=0.06)  # within a step of the grid
-    assert cost.crossover("butterfly", "rabenseifner", 64, 5e-6, 4e-10) == pytest.approx(crossing)
+    assert cost_fit.crossover("butterfly", "rabenseifner", 64, 5e-6, 4e-10) == pytest.approx(crossing)
 
 
 def test_figures_of_costs_name_their_numbers():
@@ -156,7 +156,7 @@ def test_figures_of_costs_name_their_numbers():
     assert (data["lower bound"] <= data[["butterfly", "ring", "tree", "rabenseifner"]].min(axis=1) * (1 + 1e-9)).all()
     _, alt, data = collective_costs.winners(5e-6, 4e-10, most=8)
     assert set(data["ranks"]) == {2, 3, 4, 6, 7, 8} and "4 ranks: butterfly 4 B" in alt
-    fit = cost.Fit(1e-4, 0.0, 0.0, (float("nan"),) * 3, 0.2)
+    fit = cost_fit.Fit(1e-4, 0.0, 0.0, (float("nan"),) * 3, 0.2)
     assert "alpha 100 us, beta 0 ns a word, gamma" in collective_costs.fit_words(fit)
 
 

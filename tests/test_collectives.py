@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labs import collective_extras as extras
+from labs import cost_fit
 
 from labkit.errors import RequestError
 from labkit.simulate import cost
@@ -200,7 +201,7 @@ def test_the_model_by_hand_at_64_ranks():
 @given(st.integers(2, 10), st.floats(1e-7, 1e-4), st.floats(1e-11, 1e-8), st.floats(0, 1e-9))
 def test_butterfly_wins_for_short_arrays_and_rabenseifner_for_long_ones(log, alpha, beta, gamma):
     size = 2**log
-    at = cost.crossover("butterfly", "rabenseifner", size, alpha, beta, gamma)
+    at = cost_fit.crossover("butterfly", "rabenseifner", size, alpha, beta, gamma)
     near = size * round(at / size)
     both = [cost.seconds(name, near, size, alpha, beta, gamma) for name in ("butterfly", "rabenseifner")]
     assert both[0] == pytest.approx(both[1], abs=size * (beta + gamma) * log)
@@ -210,9 +211,9 @@ def test_butterfly_wins_for_short_arrays_and_rabenseifner_for_long_ones(log, alp
 
 
 def test_where_one_algorithm_is_always_cheaper_there_is_no_crossover():
-    assert cost.crossover("butterfly", "tree", 8, 1e-6, 1e-9) is None  # half the rounds, half the words
-    assert cost.crossover("ring", "rabenseifner", 8, 1e-6, 1e-9) is None  # the same words in fewer rounds
-    assert cost.crossover("rabenseifner", "ring", 6, 1e-6, 1e-9) == pytest.approx(4e-6 / (3.5e-9 - 5e-9 / 3))
+    assert cost_fit.crossover("butterfly", "tree", 8, 1e-6, 1e-9) is None  # half the rounds, half the words
+    assert cost_fit.crossover("ring", "rabenseifner", 8, 1e-6, 1e-9) is None  # the same words in fewer rounds
+    assert cost_fit.crossover("rabenseifner", "ring", 6, 1e-6, 1e-9) == pytest.approx(4e-6 / (3.5e-9 - 5e-9 / 3))
 
 
 ROWS = [cost.counts(name, count, size) for name in ALL_REDUCE for count in (8, 1000, 100_000) for size in (2, 3, 4)]
@@ -220,12 +221,12 @@ ROWS = [cost.counts(name, count, size) for name in ALL_REDUCE for count in (8, 1
 
 def test_a_fit_finds_the_parameters_and_says_how_well():
     truth = np.array([4e-5, 2e-9, 5e-10])
-    exact = cost.fit((*row, np.dot(row, truth)) for row in ROWS)
+    exact = cost_fit.fit((*row, np.dot(row, truth)) for row in ROWS)
     assert exact[:3] == pytest.approx(truth) and exact.rms < 1e-12
     random, misses, stated = np.random.default_rng(0), [], []
     for _ in range(300):
         noisy = [(*row, np.dot(row, truth) * (1 + 0.05 * random.standard_normal())) for row in ROWS]
-        found = cost.fit(noisy)
+        found = cost_fit.fit(noisy)
         misses.append(np.array(found[:3]) - truth)
         stated.append(found.errors)
         assert 0.03 < found.rms < 0.07
@@ -235,13 +236,13 @@ def test_a_fit_finds_the_parameters_and_says_how_well():
 
 def test_a_fit_keeps_parameters_from_being_negative():
     rows = [(1, 10.0**k, 0, 1e-5 - 1e-12 * 10.0**k) for k in range(6)]
-    found = cost.fit(rows)
+    found = cost_fit.fit(rows)
     assert found.beta == found.gamma == 0 and found.alpha == pytest.approx(1e-5, rel=0.01)
     assert math.isnan(found.errors[1]) and found.errors[0] > 0
     with pytest.raises(RequestError, match="at least 4 rows"):
-        cost.fit(rows[:3])
+        cost_fit.fit(rows[:3])
     with pytest.raises(RequestError, match="seconds > 0"):
-        cost.fit([*rows, (1, 1, 1, 0.0)])
+        cost_fit.fit([*rows, (1, 1, 1, 0.0)])
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_REDUCE if name != "naive"])

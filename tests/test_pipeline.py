@@ -11,7 +11,7 @@ from labs import pipeline_figures, pipeline_ranks
 from labs.pipeline_schedules import SCHEDULES, interleaved, zero_bubble
 
 from labkit.errors import RequestError
-from labkit.simulate.pipeline import Action, bubble, gpipe, one_f_one_b, simulate
+from labs.pipeline_timetable import Action, bubble, gpipe, one_f_one_b, simulate
 from labkit.teach import viz
 
 TWO = {"GPipe": gpipe, "1F1B": one_f_one_b}

@@ -14,6 +14,7 @@ import pandas as pd
 from labkit.simulate import cost, traced
 from labkit.training.collectives import ALL_REDUCE, ProcessComm
 from labkit.training.ranks import run_ranks
+from labs import cost_fit
 
 TIMEOUT = 240.0  # seconds: of one start of ranks
 LONG = 65536  # words from which on the start of an addition is lost in its time
@@ -122,7 +123,7 @@ def fastest(rows: Sequence[tuple]) -> pd.DataFrame:
     return frame.groupby(names[:-1], as_index=False)["seconds"].min()
 
 
-def calibrate(sizes: Sequence[int], repeats: int) -> tuple[cost.Fit, pd.DataFrame]:
+def calibrate(sizes: Sequence[int], repeats: int) -> tuple[cost_fit.Fit, pd.DataFrame]:
     """alpha and beta from a ping-pong, gamma from additions, in one fit; the rows that were fitted are beside it, with
     what the fit says of them as `fitted`."""
     pings = fastest(run_ranks(ping_pong, 2, sizes, repeats, timeout=TIMEOUT)[0])
@@ -131,18 +132,18 @@ def calibrate(sizes: Sequence[int], repeats: int) -> tuple[cost.Fit, pd.DataFram
     rows = pd.concat([pings.assign(kind="message"), fastest(added).assign(kind="addition")], ignore_index=True)
     message = rows["kind"] == "message"
     columns = [message.astype(int), message * rows["words"], ~message * rows["words"]]
-    fit = cost.fit(zip(*columns, rows["seconds"], strict=True))
+    fit = cost_fit.fit(zip(*columns, rows["seconds"], strict=True))
     fitted = sum(column * value for column, value in zip(columns, fit[:3], strict=True))
     return fit, rows.assign(fitted=fitted)
 
 
-def recorded(runs) -> tuple[cost.Fit, pd.DataFrame] | None:
+def recorded(runs) -> tuple[cost_fit.Fit, pd.DataFrame] | None:
     """The recorded calibration with the middle alpha, as `calibrate` gives one (errors are not recorded)."""
     found = [run for run in runs if run.config.get("evidence") == "calibration"]
     if not found:
         return None
     run = sorted(found, key=lambda run: run.last("alpha"))[len(found) // 2]
-    fit = cost.Fit(*(run.last(name) for name in ("alpha", "beta", "gamma")), (float("nan"),) * 3, run.last("rms"))
+    fit = cost_fit.Fit(*(run.last(name) for name in ("alpha", "beta", "gamma")), (float("nan"),) * 3, run.last("rms"))
     rows = [(row.samples, row.value, row.name) for row in run.rows if row.name in ("message", "addition")]
     return fit, pd.DataFrame(rows, columns=["words", "seconds", "kind"])
 
@@ -154,7 +155,7 @@ def measure(names: Sequence[str], size: int, sizes: Sequence[int], repeats: int,
     return frame.assign(seconds=np.max([[row[2] for row in rows] for rows in by_rank], axis=0), ranks=size)
 
 
-def both_ways(table: pd.DataFrame) -> dict[str, tuple[cost.Fit, np.ndarray]]:
+def both_ways(table: pd.DataFrame) -> dict[str, tuple[cost_fit.Fit, np.ndarray]]:
     """The fastest of `measure` (columns algorithm, ranks, words, seconds) fitted twice: to the counts on the critical path,
     and to those summed over all ranks. Each with what it says of the rows."""
     path, total = [], []
@@ -167,6 +168,6 @@ def both_ways(table: pd.DataFrame) -> dict[str, tuple[cost.Fit, np.ndarray]]:
     found = {}
     for name, counts in (("critical path", path), ("all ranks", total)):
         counts = np.array(counts, float)
-        fit = cost.fit(np.column_stack([counts, table["seconds"]]))
+        fit = cost_fit.fit(np.column_stack([counts, table["seconds"]]))
         found[name] = fit, counts @ np.array(fit[:3])
     return found

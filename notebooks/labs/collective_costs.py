@@ -8,6 +8,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from labkit.simulate import cost
 from labkit.teach import viz
+from labs import cost_fit
 
 NAMES = ("butterfly", "rabenseifner", "ring", "hierarchical", "tree")
 COLOURS = dict(zip(NAMES, viz.SERIES, strict=True))
@@ -123,7 +124,7 @@ def winners(alpha: float, beta: float, gamma: float = 0.0, most: int = 64, names
     return fig, f"Fastest in the model, with the size from which on. {said}.", pd.DataFrame(table)
 
 
-def fit_words(fit: cost.Fit) -> str:
+def fit_words(fit: cost_fit.Fit) -> str:
     error = f" (+/- {time_of(fit.errors[0])})" if np.isfinite(fit.errors[0]) else ""
     speed = f" ({4e-9 / fit.beta:.3g} GB/s)" if fit.beta else ""
     return (f"alpha {time_of(fit.alpha)}{error}, beta {1e9 * fit.beta:.3g} ns a word{speed}, gamma "
@@ -150,7 +151,7 @@ def calibration(fits: dict):
         [rows.assign(source=name) for name, (_, rows) in fits.items()])  # fmt: skip
 
 
-def timed(table: pd.DataFrame, fit: cost.Fit, source: str = "yours"):
+def timed(table: pd.DataFrame, fit: cost_fit.Fit, source: str = "yours"):
     """The fastest of the timings of each algorithm by size (columns algorithm, ranks, words, seconds): points; lines:
     the model with constants of the ping-pong. One panel for each number of ranks."""
     groups = list(table.groupby("ranks"))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from labkit.simulate import cost
 from labkit.teach.exercises import exercise
+from labs import cost_fit
 from labs.answers import number
 from labs.puzzles import PUZZLES, Attempt
 
@@ -21,7 +22,7 @@ def micro(name: str, words: int) -> float:
     return 1e6 * cost.seconds(name, words, RANKS, ALPHA, BETA)
 
 
-CROSSING = 4 * cost.crossover("butterfly", "rabenseifner", RANKS, ALPHA, BETA) / 1024  # KiB
+CROSSING = 4 * cost_fit.crossover("butterfly", "rabenseifner", RANKS, ALPHA, BETA) / 1024  # KiB
 _BY_HAND = {
     "ring rounds": (126, ((63, "that is the reduce-scatter; the all-gather takes as many again"),
                           (128, "a rank has P - 1 neighbours to hear of, not P"),

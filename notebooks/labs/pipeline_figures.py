@@ -1,6 +1,6 @@
 """Figures of pipeline schedules: who computes what when, and what every stage holds meanwhile.
 
-Each function takes {name: Timetable}, from `labkit.simulate.pipeline`, and returns (figure, text alternative, data).
+Each function takes {name: Timetable}, from `labs.pipeline_timetable`, and returns (figure, text alternative, data).
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
 from labkit.errors import RequestError
-from labkit.simulate.pipeline import Action, Timetable
+from labs.pipeline_timetable import Action, Timetable
 from labkit.teach import viz
 
 KINDS = {

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.networks import pipeline
-from labkit.simulate.pipeline import gpipe
 from labkit.training.collectives import ProcessComm
+from labs import pipeline_stages as pipeline
+from labs.pipeline_timetable import gpipe
 from labs.pipeline_watch import Watch
 
 WIDTH, CLASSES = 12, 5
@@ -67,7 +67,7 @@ def by_torch(name: str, microbatches: int, samples: int = 24, chunks: int = 1) -
 
 
 def by_hand(microbatches: int, samples: int = 24, schedule=gpipe) -> dict:
-    """The same step by `labkit.networks.pipeline.by_hand`, over `comm`: loss, losses, error, messages, words."""
+    """The same step by `labs.pipeline_stages.by_hand`, over `comm`: loss, losses, error, messages, words."""
     comm = ProcessComm(torch.float64)
     parts, (inputs, targets) = network(comm.size), batch(samples)
     loss, alone = one_process(parts, inputs, targets)

@@ -1,7 +1,7 @@
-"""Two further pipeline schedules (Extra of lab 02), and all four by name. The core: `labkit.simulate.pipeline`."""
+"""Two further pipeline schedules (Extra of lab 02), and all four by name. The core: `labs.pipeline_timetable`."""
 
 from labkit.errors import RequestError
-from labkit.simulate.pipeline import Action, Schedule, gpipe, one_f_one_b
+from labs.pipeline_timetable import Action, Schedule, gpipe, one_f_one_b
 
 
 def interleaved(stages: int, microbatches: int, chunks: int = 2) -> Schedule:

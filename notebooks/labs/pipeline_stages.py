@@ -1,6 +1,6 @@
 """A pipeline's training step on real ranks: by hand over send and receive, and by `torch.distributed.pipelining`.
 
-The schedules are those of `labkit.simulate.pipeline`. Both ways give the gradients of one process, up to rounding, if
+The schedules are those of `labs.pipeline_timetable`. Both ways give the gradients of one process, up to rounding, if
 the loss is a mean over samples. *Not to train faster on one machine with few cores, nor for batch normalisation.*"""
 
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
 
-from ..errors import RequestError, choose
-from ..simulate.pipeline import Action
+from labkit.errors import RequestError, choose
+from labs.pipeline_timetable import Action
 
 CLASSES = {"GPipe": "ScheduleGPipe", "1F1B": "Schedule1F1B", "interleaved 1F1B": "ScheduleInterleaved1F1B",
            "zero bubble": "ScheduleInterleavedZeroBubble"}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import RequestError, choose
+from labkit.errors import RequestError, choose
 
 
 class Action(NamedTuple):

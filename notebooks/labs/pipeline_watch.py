@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from labkit.simulate.pipeline import Action
+from labs.pipeline_timetable import Action
 
 
 class _Saved:

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from labkit.simulate import pipeline
 from labkit.teach import viz
+from labs import pipeline_timetable as pipeline
 
 DEVICES = 4
 LAYERS = ("conv", "conv", "fc", "fc")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import torch
 
-from labkit.simulate import pipeline
 from labkit.training.ranks import run_ranks
+from labs import pipeline_timetable as pipeline
 from labs import cannon, pipeline_ranks, planner_networks, split_jobs, split_ranks, zoo
 from labs.pipeline_schedules import SCHEDULES
 from labs.planner import Machine, Placement, score

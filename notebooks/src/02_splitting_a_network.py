@@ -36,7 +36,6 @@ from IPython.display import display
 
 import labkit
 from labkit import teach
-from labkit.simulate import pipeline
 from labkit.teach import viz
 from labkit.training.collectives import all_gather, reduce_scatter
 from labs import (
@@ -50,6 +49,7 @@ from labs import (
     split_runs,
     zoo,
 )
+from labs import pipeline_timetable as pipeline
 from labs.planner import Machine, Placement, score
 
 pd.set_option("display.max_colwidth", None)  # whole sentences in tables
