@@ -125,8 +125,9 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
     valid = [run for run in current if simulated or run.header.source != "simulated"]
     try:
         finding = rules.RULES[claim.rule["name"]](valid, **claim.parameters)
-    except (ArithmeticError, ValueError) as error:  # such as the logarithm of what a run too short left negative
-        return Verdict(claim, "not attempted", f"these runs cannot be judged ({error})", len(valid), None, sworn)
+    except (ArithmeticError, ValueError, LookupError) as error:  # such as a logarithm of 0, or rows that are not there
+        why = f"{type(error).__name__}: {error}"
+        return Verdict(claim, "not attempted", f"these runs cannot be judged ({why})", len(valid), None, sworn)
     choose("outcome", finding.outcome, OUTCOMES)
     evidence = finding.evidence
     if len(own) > len(current):

@@ -39,7 +39,7 @@ def request(lab: str, profile: str = "quick", seeds: str = "0", overrides: dict 
     if hasattr(settings, "data"):
         parts = {part: getattr(settings, part, None) or None for part in ("train", "validation", "test")}
         images.load(settings.data, **parts)
-    if hasattr(settings, "sizes") and {"model", "sizes"} & set(overrides or {}):
+    if hasattr(settings, "model") and hasattr(settings, "sizes") and {"model", "sizes"} & set(overrides or {}):
         try:
             models.build(settings.model, **settings.sizes)
         except (RuntimeError, MemoryError):

@@ -246,3 +246,30 @@ def test_a_thousand_rounds_are_drawn_in_part():
 
     alt = collective_figures.attempt(puzzles.attempt("butterfly", chatter))[1]
     assert "Only the first 36 of 100 rounds are drawn" in alt
+
+
+SHARED = {}
+
+
+def shares_besides(array, comm):
+    """A cheat: the ranks meet in a global, and send empty messages."""
+    SHARED[comm.rank] = array.copy()
+    for step in range(comm.size - 1):
+        comm.sendrecv(array[:0], (comm.rank + 1) % comm.size, 0, (comm.rank - 1) % comm.size)
+    array[:] = sum(SHARED[rank] for rank in range(comm.size))
+
+
+@pytest.mark.parametrize("name", ["ring", "six"])
+def test_what_is_below_the_bounds_is_no_answer(name):
+    assert "less than any program needs" in puzzles.attempt(name, shares_besides).problem
+
+
+def test_an_answer_of_texts_is_told_as_that():
+    assert "returns no array of real numbers" in puzzles.attempt("ring", lambda array, comm: array.astype(str)).problem
+
+
+def test_an_error_that_speaks_of_an_ellipsis_is_an_error():
+    def wrong(array, comm):
+        raise ValueError("my ellipsis")
+
+    assert "my ellipsis" in puzzles.attempt("ring", wrong).problem

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -110,14 +111,15 @@ class _World:
         self.threads = [threading.Thread(target=self.live, args=(rank,), daemon=True) for rank in range(size)]
 
     def live(self, rank: int) -> None:
-        try:
-            self.wait(rank)
-            self.results[rank] = self.call(rank)
-            self.hand_on()
-        except BaseException as error:  # SystemExit too: the run ends, whatever a rank does
-            if not self.stopped:
-                self.failure = rank, error
-                self.over.set()
+        with suppress(_Stopped):  # it may arrive at any line, of the handler too
+            try:
+                self.wait(rank)
+                self.results[rank] = self.call(rank)
+                self.hand_on()
+            except BaseException as error:  # SystemExit too: the run ends, whatever a rank does
+                if not self.stopped:
+                    self.failure = rank, error
+                    self.over.set()
 
     def wait(self, rank: int) -> None:
         self.batons[rank].acquire()
@@ -202,6 +204,7 @@ def run(fn: Callable, size: int, *args, limit: float = 1.0, **kwargs) -> Trace:
     if not isinstance(size, int | np.integer) or size < 1:
         raise RequestError(f"size is {size!r}; it has to be a whole number of ranks, at least 1")
     world, wall, clock = _World(fn, int(size), args, kwargs), time.monotonic(), time.process_time()
+    deepest = sys.getrecursionlimit()
     try:
         world.start()
         while not world.over.wait(0.02):
@@ -210,6 +213,7 @@ def run(fn: Callable, size: int, *args, limit: float = 1.0, **kwargs) -> Trace:
         wrong = world.verdict(limit)
     finally:
         world.stop()
+        sys.setrecursionlimit(deepest)  # a program may have changed it
     if wrong:
         raise wrong
     return world.trace()

@@ -32,8 +32,8 @@ from labkit.errors import RequestError, WorkError
 PRELOAD = ["numpy", "torch", "torch.distributed", "torch.distributed.fsdp", "torch.distributed.pipelining"]
 GRACE = 2.0  # seconds in which the others may report after one rank has failed
 PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed")
-MODULE = ("{what} is defined in this notebook, where other processes cannot import it; write it to a file (first line of "
-          "its cell: %%writefile my_ranks.py), run that cell, then use it by: import my_ranks")
+MODULE = ("{what} is defined in this notebook or on the command line, where other processes cannot import it; write it "
+          "to a file (first line of its cell: %%writefile my_ranks.py), run that cell, then use it by: import my_ranks")
 
 
 class RanksError(WorkError):
@@ -82,8 +82,11 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
 
     if type(world_size) is not int or not 1 <= world_size <= 256:
         raise RequestError(f"world_size {world_size!r} is out of range; it must be a whole number from 1 to 256")
-    if not timeout > 0 or threads < 1:
-        raise RequestError(f"timeout {timeout} and threads {threads} are out of range; more than 0 s, and 1 or more")
+    if not 0 < timeout <= 1e6 or type(threads) is not int or not 1 <= threads <= 1024:
+        raise RequestError(f"timeout {timeout} and threads {threads} are out of range; above 0 and at most 1e6 s, 1 to 1024")
+    for name, value in (env or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str) or "=" in name or "\0" in name + value:
+            raise RequestError(f"env: {name!r}: {value!r} is no environment variable; give texts, no = in a name")
     shared = shared or {}
     if any(not isinstance(tensor, torch.Tensor) or tensor.is_cuda or name in kwargs for name, tensor in shared.items()):
         raise RequestError("shared must be CPU tensors by name, and no name may be an argument too")
@@ -105,6 +108,8 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
             for name in ("out", "err", "stack"):
                 (Path(folder) / f"{rank}.{name}").touch()
         try:
+            if method == "forkserver":
+                _start_server()
             with _main_of(call):
                 for rank in range(world_size):
                     mine, theirs = context.Pipe(duplex=False)
@@ -118,6 +123,8 @@ def run_ranks(fn: Callable, world_size: int, *args, timeout: float = 60.0, threa
         finally:
             for process in processes:
                 process.kill()
+                with contextlib.suppress(AttributeError, OSError):  # and what it has started itself
+                    os.killpg(process.pid, signal.SIGKILL)
             for process in processes:
                 process.join()
                 process.close()
@@ -170,6 +177,18 @@ def _pickled(fn, args, kwargs) -> bytes:
     return call
 
 
+def _start_server() -> None:
+    """Start the server of forks, if it does not run. An interrupt that reached it while it still imports would end it."""
+    from multiprocessing import forkserver, resource_tracker
+
+    resource_tracker.ensure_running()  # it would lift the mask
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 @contextlib.contextmanager
 def _main_of(call: bytes):
     """Children import the script that is `__main__` again; they need that only where the call names it."""
@@ -191,7 +210,8 @@ def _rank(pipe, call: bytes, shared: dict, rank: int, size: int, folder: str, se
     """The life of one rank, in its own process."""
     os.environ.clear()
     os.environ.update({name: value for name, value in settings.items() if value})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle: it stops every rank
+    with contextlib.suppress(AttributeError, OSError):
+        os.setsid()  # Ctrl-C is the launcher's to handle: it stops every rank, and what that has started
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     for number, name in ((1, "out"), (2, "err")):
         with open(Path(folder) / f"{rank}.{name}", "wb") as file:
@@ -205,14 +225,19 @@ def _rank(pipe, call: bytes, shared: dict, rank: int, size: int, folder: str, se
     torch.set_num_threads(threads)
     try:
         dist.init_process_group("gloo", store=dist.FileStore(str(Path(folder) / "meet"), size), rank=rank,
-                                world_size=size, timeout=timedelta(seconds=timeout))
+                                world_size=size, timeout=timedelta(seconds=timeout + 10))  # the launcher is first
         fn, args, kwargs = pickle.loads(call)
-        report = pickle.dumps((True, fn(*args, **kwargs, **shared)))
+        result = fn(*args, **kwargs, **shared)
+        try:
+            report = pickle.dumps((True, result))
+        except Exception as error:  # whatever pickling may raise
+            raise TypeError(f"what {fn} returned cannot be sent to another process: {error}") from None
     except BaseException as error:  # SystemExit too: whatever ended this rank has to be told
         lines = [line for line in traceback.format_exception(error) if __file__ not in line]
         report = pickle.dumps((False, ("".join(lines).strip(), f"{type(error).__name__}: {error}".splitlines()[0])))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # fn may have closed or replaced it
+            stream.flush()
     pipe.send_bytes(report)
     pipe.close()
     with contextlib.suppress(Exception):  # the result is out; a peer that fails now is its own story
@@ -224,6 +249,8 @@ def _end_with_launcher() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        with contextlib.suppress(AttributeError, OSError):
+            os.killpg(0, signal.SIGKILL)  # this rank is the first of its group
         os._exit(1)
 
 
@@ -272,7 +299,8 @@ def _collect(pipes, processes, folder: Path, timeout: float, survivors: bool) ->
 def _ending(code: int | None) -> str:
     if code is not None and code < 0:
         return f"it was killed by {signal.Signals(-code).name}"
-    return f"it ended with exit status {code} and no result"
+    return (f"it ended with exit status {code} and no result (if the call of run_ranks is in a script, it has to be under "
+            'if __name__ == "__main__":)')
 
 
 def _where(processes: dict, folder: Path) -> dict[int, str]:

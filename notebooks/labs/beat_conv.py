@@ -4,6 +4,7 @@ In every round both methods get the same new images and kernels, in an order tha
 compared afterwards: a cached, a cropped or a rough answer is found out. When not to use it: as a benchmark of methods.
 It says who wins at one shape on one machine at one moment."""
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 
@@ -75,20 +76,20 @@ def drawn(x_shape, w_shape, seed: int) -> list[torch.Tensor]:
 def race(method: Callable, x_shape, w_shape, padding: int, clock=time.perf_counter) -> list[float] | str:
     """Seconds of `F.conv2d` over seconds of the method, round by round; or why it is no fair race."""
     def one(call, calls, seed):
-        pairs = [drawn(x_shape, w_shape, 1000 * seed + n) for n in range(calls)]
+        pairs = [drawn(x_shape, w_shape, base + 1000 * seed + n) for n in range(calls)]
         begin = clock()
         found = [call(x, w, padding) for x, w in pairs]
         return clock() - begin, found
 
     def problem(found, seed):
         """Against the same numbers drawn again: a method may have written into its own."""
-        right = (library(*drawn(x_shape, w_shape, 1000 * seed + n), padding) for n in range(len(found)))
+        right = (library(*drawn(x_shape, w_shape, base + 1000 * seed + n), padding) for n in range(len(found)))
         return next(filter(None, map(wrong, found, right)), "")
 
     def library(x, w, padding):
         return LIBRARY(x, w, padding=padding)
 
-    threads = torch.get_num_threads()
+    threads, base = torch.get_num_threads(), secrets.randbits(40)  # other numbers in every check: no answer can be kept
     with torch.no_grad():
         for _ in range(2):  # the second is warm
             (theirs, _), (ours, found) = one(library, 1, 0), one(method, 1, 0)

@@ -37,8 +37,8 @@ def fit(samples: Iterable) -> Fit:
     Raises:
         RequestError: not more rows than parameters, or a time that is not positive."""
     rows = np.array([tuple(row) for row in samples], float).reshape(-1, 4)
-    if len(rows) <= 3 or not (rows[:, 3] > 0).all():
-        raise RequestError("a fit needs at least 4 rows (rounds, words, added, seconds > 0)")
+    if len(rows) <= 3 or not (rows[:, 3] > 0).all() or not np.isfinite(rows).all() or rows.min() < 0:
+        raise RequestError("a fit needs at least 4 rows (rounds, words, added, seconds > 0), finite and none below 0")
     table = rows[:, :3] / rows[:, 3:]
     scale = np.linalg.norm(table, axis=0)
     found = None

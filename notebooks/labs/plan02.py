@@ -40,3 +40,9 @@ class Profile:
     def __post_init__(self):
         if self.batch % self.ranks:
             raise RequestError(f"batch {self.batch} is no multiple of ranks {self.ranks}; choose one that is")
+        if self.batch % self.microbatches or self.microbatches < self.ranks:
+            raise RequestError(f"microbatches {self.microbatches} must divide batch {self.batch}, and be ranks {self.ranks} or "
+                               "more: a schedule of torch wants one for each stage")
+        for batch in (self.plan_batch, *self.batches):
+            if batch % self.devices:
+                raise RequestError(f"a planned batch of {batch} is no multiple of devices {self.devices}; choose others")

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from labkit.errors import RequestError
+
 LETTERS = {"d": "data", "s": "spatial", "c": "columns", "r": "rows"}
 NEEDS = {"d": "samples", "s": "height", "r": "channels"}  # `c` takes everything
 GIVES = {"d": "samples", "s": "height", "c": "channels"}  # `r` gives what the next one asks for
@@ -37,6 +39,12 @@ class Machine:
     memory: float = 16e9
     word: int = 4
     optimizer: int = 1
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            least = 0 if name in ("latency", "optimizer") else 1e-300
+            if not least <= value:
+                raise RequestError(f"{name} {value} of a machine is out of range; it must be {'0 or more' if not least else 'above 0'}")
 
     def seconds(self, words: float, messages: float) -> float:
         """Time to send so many words in so many messages, one after the other."""

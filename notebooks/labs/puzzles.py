@@ -150,6 +150,11 @@ def attempt(name: str, function: Callable) -> Attempt | None:
             if size in puzzle.scored and words == 6 * size:
                 scored.append(found)
     for found in sorted(scored, key=lambda found: puzzle.scored.index(found.size)):
+        least = puzzle.least(found.size, found.words)
+        if found.trace.rounds < least[0] or found.trace.words < least[1] - 1e-9:
+            found.problem = (f"{found.score}: that is less than any program needs whose ranks know of each other by "
+                             "messages alone; what they share besides does not exist on real machines")  # fmt: skip
+            return found
         rounds, words = puzzle.goal(found.size, found.words)
         why = puzzle.heavy if found.trace.words > words else puzzle.slow if found.trace.rounds > rounds else ""
         if why:
@@ -173,7 +178,7 @@ def play(puzzle: Puzzle, function: Callable, size: int, words: int, limit: float
     try:
         trace = traced.run(rank, size, limit=limit)
     except traced.TraceError as error:
-        if "ellipsis" in str(error):
+        if isinstance(error.__cause__, TypeError) and "ellipsis" in str(error.__cause__):
             return None  # arithmetic on the `...` of an unfilled line
         advice = "; one has to send first, or both at once by sendrecv" if error.kind == "deadlock" else ""
         found = Attempt(puzzle, size, words, error.trace, f"{where}: {error}{advice}", ranks=[error.rank])
@@ -189,6 +194,10 @@ def play(puzzle: Puzzle, function: Callable, size: int, words: int, limit: float
     if silent and all(np.array_equal(result, encoded(r, words)) for r, (result, _) in enumerate(trace.results)):
         return None
     trace.results = [result for result, _ in trace.results]
-    said = verdict(puzzle.wanted, trace, words)
+    kinds = [np.asarray(result).dtype for result in trace.results]
+    if any(kind.kind not in "fiub" for kind in kinds):
+        said = f"rank {next(r for r, kind in enumerate(kinds) if kind.kind not in 'fiub')} returns no array of real numbers", [], []
+    else:
+        said = verdict(puzzle.wanted, trace, words)
     return Attempt(puzzle, size, words, trace) if said is None else Attempt(
         puzzle, size, words, trace, f"{where}: {said[0]}", said[1], said[2])  # fmt: skip

@@ -104,7 +104,7 @@ def by_year(runs, *, select, metrics, least, networks) -> Finding:
             for name, points in found.items()}
     evidence = f"rank correlation with the year over {len(found[metrics[0]])} networks: "
     evidence += ", ".join(f"{name} {value:.2f}" for name, value in rank.items())
-    worst = min(rank.values())
+    worst = float(np.min(list(rank.values())))  # NaN if one is
     outcome = "holds" if worst >= least else "contradicted" if worst < 0 else "not seen"
     return Finding(outcome, evidence, len(found[metrics[0]]))
 
@@ -141,6 +141,8 @@ def never_slower(runs, *, select, metric, than, gain, cases) -> Finding:
     if len(ours) < cases or set(ours) != set(theirs):
         return needs(f"{metric} and {than} at {cases} settings")
     ratio = {at: theirs[at][-1] / ours[at][-1] for at in ours}
+    if not all(map(math.isfinite, ratio.values())):
+        return Finding("not seen", f"{than} / {metric} is not a number at every setting", len(ours))
     best, worst = max(ratio, key=ratio.get), min(ratio, key=ratio.get)
     evidence = f"{than} / {metric} from {ratio[worst]:.2f} at {worst} to {ratio[best]:.2f} at {best}"
     outcome = "contradicted" if ratio[worst] < 1 - 1e-9 else "holds" if ratio[best] >= gain else "not seen"

@@ -49,7 +49,12 @@ class Split(nn.Module):
         return tensor.part(layer, CUTS[letter], self.comm) if letter in CUTS and len([*layer.parameters()]) else layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The whole batch [N, ...], of which a rank reads what it needs, to the outputs of this rank's samples."""
+        """The whole batch [N, ...], of which a rank reads what it needs, to the outputs of this rank's samples.
+
+        Raises:
+            RequestError: pieces change their dimension, and the ranks do not divide N."""
+        if set(self.letters) != {"d"} and len(x) % self.comm.size:
+            raise RequestError(f"{len(x)} samples on {self.comm.size} ranks: other letters than d need a multiple of them")
         at = None  # the dimension along which the ranks hold pieces
         for unit, letter, after in zip(self.units, self.letters, self.letters[1:] + "d", strict=True):
             x, at = self._bring(x, at, TAKES[letter]), TAKES[letter]

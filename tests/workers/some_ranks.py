@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -99,3 +100,16 @@ def of_a_module_of_its_own():
     module.Result = type("Result", (), {"__module__": "known_here_only"})
     sys.modules["known_here_only"] = module
     return module.Result()
+
+
+def starts_another():
+    return subprocess.Popen(["sleep", "300"]).pid
+
+
+def wait_for_each_other():
+    dist.recv(torch.zeros(1), (dist.get_rank() + 1) % dist.get_world_size())
+
+
+def closes_its_output():
+    sys.stdout.close()
+    return 1
