@@ -11,8 +11,9 @@ from torch import nn
 from workers import network_ranks
 
 from labkit.errors import RequestError
-from labkit.networks import spatial, tensor, words
-from labkit.networks.words import Traffic
+from labkit.networks import spatial, tensor
+from parallel import words
+from parallel.words import Traffic
 from labkit.simulate import traced
 from labkit.training.ranks import RanksError, run_ranks
 

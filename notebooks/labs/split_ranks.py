@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from labkit.errors import RequestError
 from labkit.networks import tensor
-from labkit.networks.counting import Counting
+from parallel.counting import Counting
 from labkit.training.collectives import ProcessComm
 from labs import cannon, splitting, zero
 

@@ -58,7 +58,7 @@ def by_torch(units: Sequence[nn.Module]) -> nn.Sequential:
     """`units` one after the other, each sharded on its own over all ranks; gradients are means over the ranks.
 
     FSDP2 cuts each tensor along its first dimension, padded to a multiple of P: only without padding are the words
-    exactly `labkit.networks.words.sharded`."""
+    exactly `parallel.words.sharded`."""
     from torch.distributed import device_mesh, fsdp  # the import takes a second
 
     mesh = device_mesh.init_device_mesh("cpu", (distributed.get_world_size(),))

@@ -6,7 +6,7 @@ from torch import distributed, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from labkit.networks import spatial, tensor
-from labkit.networks.counting import Counting
+from parallel.counting import Counting
 from labkit.training.collectives import ProcessComm
 
 

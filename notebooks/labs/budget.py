@@ -1,0 +1,69 @@
+"""The budget of exercise 06.4: a choice of what to say is trained, and what it sent is counted on the wire."""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labkit.errors import RequestError
+from labs import talking
+from labs.answers import number
+
+WORKERS = 4
+BUDGET, GOAL, LONGEST = 10_000, 0.80, 512  # bytes a worker, accuracy, steps
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of a choice: accuracy of the common model on the 904 images that no worker has, and bytes on the wire
+    of each worker in all."""
+
+    choice: dict
+    accuracy: float = math.nan
+    sent: float = math.inf
+    problem: str | None = None
+
+
+@functools.cache
+def _digits() -> talking.Digits:
+    return talking.Digits.load()
+
+
+def play(choice) -> Played | None:
+    """Train as chosen: {"compressor", "options", "tau", "rate", "steps"}; 4 workers, 16 samples each, seed 0. None
+    while there is no choice."""
+    if choice is None or choice is ... or (isinstance(choice, Mapping) and ... in choice.values()):
+        return None
+    wanted = ("compressor", "options", "tau", "rate", "steps")
+    if not isinstance(choice, Mapping) or set(choice) != set(wanted):
+        return Played({}, problem=f"give a dictionary with {', '.join(wanted)}")
+    tau, steps, rate = (number(choice[name]) for name in ("tau", "steps", "rate"))
+    if not (tau == round(tau) if tau == tau else False) or not 1 <= tau <= steps <= LONGEST or steps != round(steps):
+        return Played(dict(choice), problem=f"tau and steps must be whole, 1 <= tau <= steps <= {LONGEST}")
+    if not 0 < rate < math.inf or not isinstance(choice["options"], Mapping):
+        return Played(dict(choice), problem="rate must be above 0, and options a dictionary such as {'density': 0.01}")
+    method = talking.Method("yours", choice["compressor"], dict(choice["options"]), int(tau))
+    try:
+        run = talking.compressed(_digits(), method, [rate], workers=WORKERS, steps=int(steps))
+    except (RequestError, TypeError) as error:
+        return Played(dict(choice), problem=str(error))
+    right = sum(scores[0] * len(part[1]) for scores, part in ((run.validation, _digits().validation),
+                                                              (run.test, _digits().test)))
+    return Played(dict(choice), float(right / (len(_digits().validation[1]) + len(_digits().test[1]))), run.sent)
+
+
+def kept(answer) -> str | None:
+    """What is wrong with what `play` returned; None: goal and budget are met."""
+    if not isinstance(answer, Played):
+        return "check what budget.play(choice) returned"
+    if answer.problem:
+        return answer.problem
+    if answer.sent > BUDGET:
+        wire = answer.sent / (WORKERS - 1)
+        more = f" (a wire of {wire:,.0f} bytes goes to {WORKERS - 1} others)" if wire <= BUDGET else ""
+        return (f"each worker sent {answer.sent:,.0f} bytes{more}, {BUDGET:,} are allowed; accuracy "
+                f"{answer.accuracy:.3f}: say less each time, or less often")
+    if not answer.accuracy >= GOAL:
+        return (f"{answer.sent:,.0f} bytes are within the budget, but the accuracy is {answer.accuracy:.3f}, below "
+                f"{GOAL}: spend them otherwise, or try another rate")
+    return None

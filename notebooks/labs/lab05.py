@@ -1,0 +1,177 @@
+"""The exercises of lab 05: the late update, the edge by bisection, staleness by hand, who waits, and breaking it."""
+
+import math
+from collections.abc import Mapping
+from itertools import product
+
+import numpy as np
+
+from labkit.teach.exercises import exercise
+from labs import delayed
+from labs.answers import number
+
+ORDER = "ABACAB"  # 05.1: who writes, in order; all read at the start, and again after each writing of their own
+SHARE = 0.75  # 05.3: of the best validation accuracy without delay; a training that has less has broken
+
+
+def staleness(order) -> list[int]:
+    """Of every writing: how many others took effect since its writer last read."""
+    read, found = {}, []
+    for at, worker in enumerate(order):
+        found.append(at - read.get(worker, 0))
+        read[worker] = at + 1
+    return found
+
+
+def late_path(answer):
+    """A function (delay, rate, steps) -> distances after 0 .. steps updates."""
+    for delay, rate, steps in ((0, 0.5, 8), (3, 0.3, 20), (1, 0.7, 10), (5, 0.4, 30)):
+        found, right = np.asarray(answer(delay, rate, steps), float), delayed.path(delay, rate, steps=steps)
+        asked = f"delay {delay}, rate {rate:g}, {steps} updates"
+        if found.shape != right.shape:
+            return f"{asked}: return {steps + 1} numbers, the start 1.0 among them; yours has shape {found.shape}"
+        if np.allclose(found, right, rtol=1e-9, atol=1e-12):
+            continue
+        slips = ((delayed.path(0, rate, steps=steps), "the gradient is taken where w is now, not where it was"),
+                 (delayed.path(delay + 1, rate, steps=steps), "the gradient is one update too old: w[t - delay]"),
+                 (delayed.path(delay, -rate, steps=steps), "the sign is turned: go down, against the gradient"))
+        if delay:
+            slips += ((delayed.path(delay - 1, rate, steps=steps), "the gradient is one update too young"),
+                      (waits_at_start(delay, rate, steps), "it waits for the first gradients: at the start, the oldest "
+                       "parameters that exist, w[0], are used"))
+        why = next((why for wrong, why in slips if np.allclose(found, wrong, rtol=1e-9, atol=1e-12)), None)
+        at = int(np.flatnonzero(~np.isclose(found, right, rtol=1e-9, atol=1e-12))[0])
+        why = f": {why}" if why else ""
+        return f"{asked}: after {at} updates yours is {found[at]:.4g}, not {right[at]:.4g}{why}"
+    return None
+
+
+def waits_at_start(delay: int, rate: float, steps: int) -> np.ndarray:
+    """The usual slip: no update until the first gradient is `delay` updates old."""
+    w = [1.0]
+    for step in range(steps):
+        w.append(w[-1] - (rate * w[step - delay] if step >= delay else 0.0))
+    return np.array(w)
+
+
+def bisection(answer):
+    """A function (grows, low, high) -> the border between rates that do not grow and rates that do."""
+    for border in (0.3473, 1.0, 1.9, 0.0095):
+        calls = []
+
+        def grows(rate, border=border, calls=calls):
+            calls.append(rate)
+            if len(calls) > 200:
+                raise RuntimeError("more than 200 trials; halve the interval at each")
+            return rate > border
+
+        found = number(answer(grows, 0.0, 2.5))
+        if not math.isfinite(found):
+            return "return one number, the border"
+        if abs(found - border) > 1e-4:
+            if abs(found - 2.5) < 1e-3 or abs(found) < 1e-3:
+                return (f"for a border at {border:g} it ends at {found:.4g}: where the middle grows, the border lies "
+                        "below it, so `high` has to move")
+            return f"for a border at {border:g} it returns {found:.6g}; within 0.0001 is asked: halve more often"
+    return None
+
+
+def by_hand(answer):
+    """A list of six numbers."""
+    right = staleness(ORDER)
+    if not isinstance(answer, (list, tuple, np.ndarray)) or len(answer) != len(right):
+        return f"give a list of {len(right)} numbers, one for each writing"
+    found = [number(part) for part in answer]
+    since_start = list(range(len(right)))
+    slips = (([value + 1 for value in right], "every number is one too many: a writing does not count itself"),
+             (since_start, "that is how old the start is; a worker reads again after its own writing"),
+             ([ORDER[:at].count(worker) for at, worker in enumerate(ORDER)], "that counts the worker's own writings; "
+              "staleness counts those of the others"))
+    for wrong, why in slips:
+        if found == wrong:
+            return why
+    at = next((n for n, (mine, truth) in enumerate(zip(found, right, strict=True)) if mine != truth), None)
+    if at is None:
+        return None
+    return (f"writing number {at + 1}, of {ORDER[at]}, is not {found[at]:g} old: count the writings since {ORDER[at]} "
+            "last read, at the start or after its own")
+
+
+def who_waits(answer):
+    """A function (pushed, worker, bound) -> may this worker begin its next gradient?"""
+    cases = [(list(pushed), worker, bound) for pushed in product(range(5), repeat=3) for worker in range(3)
+             for bound in (0, 1, 3)]
+    cases += [([7, 7, 7, 7], 2, 0), ([10, 12, 13], 2, 2), ([10, 12, 13], 2, 3)]
+    mine = []
+    for pushed, worker, bound in cases:
+        value = answer(list(pushed), worker, bound)
+        if isinstance(value, np.bool_):
+            value = bool(value)
+        if not isinstance(value, bool):
+            return "return True or False"
+        mine.append(value)
+    truth = [pushed[worker] - min(pushed) <= bound for pushed, worker, bound in cases]
+    if mine == truth:
+        return None
+    slips = (([p[w] - min(p) < s for p, w, s in cases], "with bound 0 nobody could ever begin: <=, not <; "
+              "the next gradient's number is pushed[worker], as numbers count from 0"),
+             ([max(p) - min(p) <= s for p, w, s in cases], "that asks whether anyone is too far ahead; only this one "
+              "counts, and the slowest must never wait"),
+             ([max(p) - p[w] <= s for p, w, s in cases], "that stops the slow ones; those ahead have to wait"),
+             ([p[w] - sum(p) / len(p) <= s for p, w, s in cases], "the slowest worker counts, not the mean"))
+    for wrong, why in slips:
+        if mine == wrong:
+            return why
+    at = next(n for n, pair in enumerate(zip(mine, truth, strict=True)) if pair[0] != pair[1])
+    pushed, worker, bound = cases[at]
+    return (f"pushed {pushed}, worker {worker}, bound {bound}: yours says {mine[at]}; the slowest has pushed "
+            f"{min(pushed)}, this one {pushed[worker]}")
+
+
+def refused(answer, taken) -> str | None:
+    """Why these choices, {delay, inside, outside}, cannot be tried; None if they can."""
+    delay, inside, outside = (number(answer[key]) for key in ("delay", "inside", "outside"))
+    if not 1 <= delay <= 32 or delay != round(delay) or delay in taken:
+        return f"choose a whole delay from 1 to 32 that was not measured above ({', '.join(map(str, taken))})"
+    if not 0 < inside < math.inf or not math.isclose(outside, 4 * inside, rel_tol=0.01):
+        return "one octave inside and one outside the edge: the outer rate has to be four times the inner one"
+    return None
+
+
+def break_it(answer):
+    """{delay, inside, outside, taken: delays measured before, found: {inside, outside}, reference}: rates chosen, and
+    the validation accuracies that came of them."""
+    if not isinstance(answer, Mapping) or not {"delay", "inside", "outside", "taken", "reference"} <= set(answer):
+        return "leave the call of check as it is"
+    if (problem := refused(answer, answer["taken"])) is not None:
+        return problem
+    inside, outside, need = *(answer["found"][key] for key in ("inside", "outside")), SHARE * answer["reference"]
+    told = f"accuracy {inside:.2f} inside, {outside:.2f} outside, {need:.2f} is needed to hold"
+    if inside < need and outside < need:
+        return f"both broke ({told}): your edge is too high, or the inner rate so low that it got nowhere in time"
+    if inside >= need and outside >= need:
+        return f"both held ({told}): your edge is too low"
+    return f"it held outside and broke inside ({told}): so low a rate gets nowhere in time" if inside < need else None
+
+
+EXERCISES = {
+    item.id: item
+    for item in (
+        exercise("05.b1", "the late update", late_path, (
+            "Keep all distances in a list. The gradient of w^2 / 2 at w is w itself.",
+            "Update t (from 0) uses w[max(t - delay, 0)]: w.append(w[-1] - rate * w[max(t - delay, 0)]).")),
+        exercise("05.b2", "the edge by bisection", bisection, (
+            "Try the middle of low and high. If it grows, the border lies below: high = middle. Else low = middle.",
+            "25 halvings of 2.5 leave less than 0.0000001.")),
+        exercise("05.1", "staleness by hand", by_hand, (
+            "Note beside each worker after which writing it last read: 0 for all at the start, then after its own.",
+            "The third writing is A's. A read after the first writing; since then B wrote: staleness 1.")),
+        exercise("05.2", "who waits", who_waits, (
+            "Number the gradients of each worker from 0: the next one of a worker has the number pushed[worker].",
+            "It may begin when all have pushed at least that number minus the bound; so compare with min(pushed).")),
+        exercise("05.3", "break it on purpose", break_it, (
+            "The edge of the quadratic gives the ratio of two delays: edge(mine) / edge(measured).",
+            "Take the largest rate that worked at a delay measured above, and the next one that broke; the edge lies "
+            "between. Scale it to your delay, halve it, double it.")),
+    )
+}  # fmt: skip

@@ -1,0 +1,97 @@
+"""Who is fastest where: a model of the seconds per step of methods that say less, over bandwidth and workers.
+
+The waiting for the slowest comes from the simulator in virtual time, the exchange from the alpha-beta model and the
+bytes on the wire; encoding costs seconds per word. When not to use it: as a forecast of a cluster; links share nothing
+here, nothing overlaps with computing, and steps to a target were measured on 4 workers and a small network only."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.simulate import cost, events
+from labkit.training.gossip import one_peer
+from labs import compressors, talking, talking_ranks, virtual_gossip
+
+WAYS = {  # compressor with options, local steps; gossip apart
+    "dense": ("none", {}, 1),
+    "1-bit": ("onebit", {}, 1),
+    "top-k 1 %": ("topk", {"density": 0.01}, 1),
+    "local SGD, tau 16": ("none", {}, 16),
+    "gossip, one-peer": (None, {}, 1),
+}
+BANDWIDTHS = tuple(10.0 ** (exponent / 2) for exponent in range(12, 23))  # bytes a second, 1 MB/s to 100 GB/s
+WORKERS = (2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Job:
+    """words: of the gradient; rows: of its matrices, for 1-bit. compute: mean seconds of a gradient, log-normal with
+    `sigma`. alpha: seconds a message. encode: seconds a word for packing and unpacking one rank's wire."""
+
+    words: int = 25_560_000
+    rows: int = 30_000
+    compute: float = 0.1
+    sigma: float = 0.2
+    alpha: float = 2e-5
+    encode: float = 1e-9
+
+
+def wire(way: str, job: Job) -> float:
+    """Bytes of one rank's own wire in one exchange."""
+    name, options, _ = WAYS[way]
+    return 4 * job.words if name in (None, "none") else compressors.size(name, job.words, job.rows, **options)
+
+
+def exchange(way: str, workers: int, bandwidth: float, job: Job) -> float:
+    """Seconds of one exchange: the cheapest all-reduce, or an all-gather by a ring with its encoding and the decoding
+    of everyone's wires; a message to one neighbour for gossip."""
+    name, *_ = WAYS[way]
+    if name is None:
+        return job.alpha + 4 * job.words / bandwidth
+    if name == "none":
+        best = cost.best(job.words, workers, job.alpha, 4 / bandwidth)
+        return cost.seconds(best, job.words, workers, job.alpha, 4 / bandwidth)
+    return (workers - 1) * (job.alpha + wire(way, job) / bandwidth) + (1 + workers) * job.encode * job.words
+
+
+def waiting(workers: int, job: Job, steps: int = 96, seed: int = 0) -> dict[str, float]:
+    """Seconds per step of each way without any exchange: the slowest of all, of a neighbourhood, or of tau steps."""
+    compute = events.Compute("lognormal", job.compute, job.sigma)
+    each = {tau: events.local_sgd(workers, [tau] * (steps // tau), compute, seed=seed).when[-1] / steps
+            for tau in {tau for _, _, tau in WAYS.values()}}
+    near = virtual_gossip.gossip(np.array(one_peer(workers)), steps, compute, seed=seed).when[-1] / steps
+    return {way: near if name is None else each[tau] for way, (name, _, tau) in WAYS.items()}
+
+
+def step_seconds(workers: int, bandwidth: float, job: Job, waits: dict[str, float] | None = None) -> dict[str, float]:
+    """Seconds per step of every way."""
+    waits = waits or waiting(workers, job)
+    return {way: waits[way] + exchange(way, workers, bandwidth, job) / tau for way, (_, _, tau) in WAYS.items()}
+
+
+def diagram(job: Job, factors: dict[str, float] | None = None, workers=WORKERS, bandwidths=BANDWIDTHS) -> np.ndarray:
+    """Seconds [way, workers, bandwidth] per step, or, with `factors` (steps to the target, dense = 1), per dense step's
+    progress."""
+    table = np.empty((len(WAYS), len(workers), len(bandwidths)))
+    for at, size in enumerate(workers):
+        waits = waiting(size, job)
+        for column, bandwidth in enumerate(bandwidths):
+            found = step_seconds(size, bandwidth, job, waits)
+            table[:, at, column] = [found[way] * (factors or {}).get(way, 1.0) for way in WAYS]
+    return table
+
+
+def predicted(workers: int, bandwidth: float, steps: int, overhead: dict[str, float]) -> dict[str, float]:
+    """What `talking_ranks.throttled` should take per step: measured on a free link (`overhead`, which holds computing,
+    encoding and gloo's own time) plus bytes / bandwidth."""
+    found, words = {}, math.prod(talking_ranks.SLOW)
+    for way, (name, options, tau) in WAYS.items():
+        if name is None:
+            sent = 4.0 * words
+        elif name == "none":
+            sent = -(-steps // tau) / steps * talking.on_wire(4 * words, workers, True)
+        else:
+            sent = talking.on_wire(compressors.size(name, words, talking_ranks.SLOW[0], **options), workers, False)
+        found[way] = overhead[way] + sent / bandwidth
+    return found

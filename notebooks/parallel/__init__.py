@@ -1,0 +1,2 @@
+"""Parallel training beyond one process group: the parameter server and its clients, Lightning strategies, and counters of
+what torch's own parallelism sends. `labkit.training` gives out their names."""

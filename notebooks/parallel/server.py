@@ -1,0 +1,251 @@
+"""Parameter server: `serve` keeps the parameters; workers push gradients and pull parameters by a `ServerOptimizer`.
+
+One rule for all modes: **what has arrived is applied, in the order of workers and as one step of the server's
+optimizer, when somebody is let on.** A worker begins its gradient number c (from 0) once every other has pushed c - s
+or more. So clocks (gradients begun) are at most s apart, and s = 0 is lockstep. After Li et al. (parameter server),
+Dean et al. (Downpour) and Ho et al. (SSP). Workers are independent processes that know an address and an authkey. Of V
+bytes of parameters each of S servers (`shard`) moves 2 (V / S + FRAME) bytes per worker and step.
+
+When not to use it: workers of equal speed; an all-reduce moves as many bytes per worker and has no bottleneck."""
+
+import copy
+import os
+import socket
+import time
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from multiprocessing import connection
+from types import SimpleNamespace
+
+import torch
+
+from labkit.errors import RequestError, WorkError, choose
+from labkit.training.collectives import blocks
+from parallel import client as wire
+
+FRAME, Client, ServerOptimizer = wire.FRAME, wire.Client, wire.ServerOptimizer
+STALLED = 5.0  # seconds within which a message that has begun must go on
+Update = namedtuple("Update", "worker clock read second staleness")
+
+
+class Report(SimpleNamespace):
+    """What a server leaves: its `parameters`; `state`, from which `serve` goes on; `updates`, gradients in the order of
+    arrival; who is `gone` (worker, second, why) or was `refused`; bytes of gradients `received`, of parameters `sent`;
+    the largest `gap` of clocks. An `Update` tells its worker, its number there (clock), the gradients that had arrived
+    when its parameters were read, the second of its arrival, and its staleness: optimizer steps between reading and
+    writing, None if it was dropped."""
+
+
+class ServerError(WorkError):
+    """Too few workers are left. `report` is what the server leaves, its `state` that after the last whole step."""
+
+    report: Report
+
+
+@dataclass(eq=False)
+class _Member:
+    """A worker as the server sees it. It waits while it has a `row`; its `gradient` is there until it is applied."""
+
+    since: float  # when it was let on
+    pipe = row = gradient = base = None
+    clock = read = steps = place = rate = 0
+
+
+def shard(parameters, servers: int) -> list[list[torch.Tensor]]:
+    """One flat part of the parameters for each server; for optimizers that work element by element."""
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    return [[flat[part]] for part in blocks(len(flat), servers)]
+
+
+@dataclass
+class Server:
+    """The options of `serve`. `after` is called with it at every step: `steps` and `report()` tell how it stands."""
+
+    parameters: list  # tensors to start from, in the order in which the workers' optimizers hold them
+    optimizer: Callable  # called with copies of them, e.g. lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
+    workers: int  # numbered from 0
+    mode: str = "synchronous"  # mean; "ssp": sum, divided by the workers there are; "asynchronous": one by one
+    bound: float = 0  # s of ssp
+    backup: int = 0  # synchronous: a step counts all but so many gradients; what arrives later is dropped
+    authkey: bytes | None = None  # None: that of multiprocessing, which children share
+    timeout: float = 30.0  # seconds in which a worker has to connect, and to push again
+    finite: bool = True  # a worker that sends NaN or infinity has failed
+    aware: bool = False  # divide a gradient by its staleness
+    compensate: float = 0.0  # lambda of delay compensation: g + lambda g g (w - w read)
+    state: dict | None = None  # of a `Report`, to go on from
+    after: Callable = lambda server: None
+
+    def __post_init__(self):
+        choose("mode", self.mode, ("synchronous", "ssp", "asynchronous"))
+        if not 0 <= self.backup < (self.workers if self.mode == "synchronous" else 1) or self.bound < 0:
+            raise RequestError(f"backup {self.backup} or bound {self.bound} is out of range with {self.workers} workers"
+                               "; 0 <= backup < workers, synchronous only, and bound >= 0")
+        self.parameters = [torch.as_tensor(p).detach().cpu().clone().requires_grad_() for p in self.parameters]
+        self.optimizer, self.steps = self.optimizer(self.parameters), 0
+        if self.state is not None:
+            torch.nn.utils.vector_to_parameters(self.state["parameters"].clone(), self.parameters)
+            self.optimizer.load_state_dict(self.state["optimizer"])
+            self.steps = self.state["steps"]
+        self.seen, self.began = Report(updates=[], gone=[], refused=[], received=0, sent=0, gap=0), time.monotonic()
+        self.members = {worker: _Member(self.began) for worker in range(self.workers)}
+        self.bound = {"synchronous": 0, "ssp": self.bound, "asynchronous": inf}[self.mode]
+
+    def flat(self) -> torch.Tensor:
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+
+    def report(self) -> Report:
+        self.seen.parameters, optimizer = [p.detach().clone() for p in self.parameters], self.optimizer.state_dict()
+        self.seen.state = {"parameters": self.flat(), "optimizer": copy.deepcopy(optimizer), "steps": self.steps}
+        return self.seen
+
+    def run(self, listener: socket.socket) -> Report:
+        while self.members:
+            pipes = {member.pipe: worker for worker, member in self.members.items() if member.pipe}
+            due = min(member.since for member in self.members.values() if not member.row) + self.timeout
+            ready = connection.wait([listener, *pipes], max(0.0, due - time.monotonic()))
+            for source in sorted(ready, key=lambda source: source is listener):  # first whom we know
+                if source is listener:
+                    self._admit(listener)
+                elif pipes[source] in self.members:
+                    self._receive(pipes[source], self.members[pipes[source]])
+            for worker, member in list(self.members.items()):
+                late = not member.row and time.monotonic() >= member.since + self.timeout
+                if late and not (member.pipe and member.pipe.poll()):
+                    self._lose(worker, f"{'sent nothing' if member.pipe else 'did not connect'} for {self.timeout:g} s")
+        return self.report()
+
+    def close(self, why: str = "it has ended") -> None:
+        for pipe in [member.pipe for member in self.members.values() if member.pipe]:
+            wire.dismiss(pipe, wire.REFUSED, why)
+        self.members = {}
+
+    def _admit(self, listener: socket.socket) -> None:
+        try:
+            pipe = wire.prove(listener.accept()[0], self.authkey, STALLED, server=True)
+            _, worker, words, _, dtype = wire.receive(pipe)
+        except wire.BROKEN as error:
+            return self.seen.refused.append(f"a connection without the authkey ({type(error).__name__} {error})")
+        member, flat = self.members.get(worker), self.flat()
+        theirs, ours = f"{words} words of {dtype.decode()}", f"{len(flat)} words of {flat.dtype}"
+        wrong = (f"there are workers 0 to {self.workers - 1}, and no {worker}" if not 0 <= worker < self.workers else
+                 f"worker {worker} was here before and is gone" if member is None else
+                 f"worker {worker} is connected already; give each its own number" if member.pipe else
+                 f"the worker has {theirs}, the server {ours}; build the same model" if theirs != ours else "")
+        if wrong:
+            self.seen.refused.append(wrong)
+            return wire.dismiss(pipe, wire.REFUSED, wrong)
+        member.pipe, member.clock = pipe, -1
+        self._let_on({worker: member})
+
+    def _receive(self, worker: int, member: _Member) -> None:
+        try:
+            kind, _, _, member.rate, body = wire.receive(member.pipe)
+        except wire.BROKEN as error:
+            return self._lose(worker, f"was cut off: killed, or it ended ({type(error).__name__} {error})")
+        if kind == wire.LEAVE and not body:
+            self.members.pop(worker).pipe.close()
+            return self._go_on()
+        if kind != wire.GRADIENT or member.row:
+            return self._lose(worker, f"stopped: {body.decode(errors='replace')}")
+        gradient = torch.frombuffer(body, dtype=self.parameters[0].dtype)
+        if self.finite and not gradient.isfinite().all():
+            return self._lose(worker, f"sent NaN or infinity as its gradient {member.clock}")
+        self.seen.received, member.place = self.seen.received + FRAME + len(body), len(self.seen.updates)
+        member.row = Update(worker, member.clock, member.read, time.monotonic() - self.began, None)
+        self.seen.updates.append(member.row)
+        member.gradient = None if self.backup and member.steps < self.steps else gradient  # late ones are dropped
+        self._go_on()
+
+    def _lose(self, worker: int, why: str) -> None:
+        """Go on without this worker, or stop where the mode cannot."""
+        member, text = self.members.pop(worker, None), f"worker {worker} of {self.workers} {why}"
+        if member is None:
+            return
+        self.seen.gone.append((worker, time.monotonic() - self.began, why))
+        if member.pipe:
+            wire.dismiss(member.pipe, wire.REFUSED, text)
+        if len(self.seen.gone) > (self.backup if self.mode == "synchronous" else self.workers - 1):
+            self.close(text)
+            error = ServerError(f"{text}; the {self.mode} server stopped after {self.steps} steps; "
+                                "serve(..., state=error.report.state) goes on from there")
+            error.report = self.report()
+            raise error
+        self._go_on()
+
+    def _slowest(self) -> int:
+        """How many gradients the slowest worker has pushed, not counting the `backup` slowest."""
+        pushed = sorted(member.clock + bool(member.row) for member in self.members.values())
+        return pushed[min(max(0, self.backup - len(self.seen.gone)), len(pushed) - 1)]
+
+    def _go_on(self) -> None:
+        """Let on whom the bound allows; before that, apply what has arrived."""
+        waiting = {worker: member for worker, member in sorted(self.members.items()) if member.row}
+        if not waiting:
+            return
+        reach = self._slowest() + self.bound
+        on = {worker: member for worker, member in waiting.items() if member.clock < reach}
+        group = [member for member in waiting.values() if member.gradient is not None]
+        only_late = self.backup and all(member.gradient is None for member in on.values())
+        if on and group and not only_late:
+            self._apply(group)
+        self._let_on(on)
+
+    def _apply(self, group: list[_Member]) -> None:
+        total = torch.zeros_like(flat := self.flat())
+        for member in group:
+            staleness = self.steps - member.steps
+            self.seen.updates[member.place] = member.row._replace(staleness=staleness)
+            if self.compensate:
+                member.gradient += self.compensate * member.gradient**2 * (flat - member.base)
+            total += member.gradient / max(1, staleness) if self.aware else member.gradient
+            member.gradient = None
+        total /= {"synchronous": len(group), "ssp": len(self.members), "asynchronous": 1}[self.mode]
+        for p, part in zip(self.parameters, total.split([p.numel() for p in self.parameters]), strict=True):
+            p.grad = part.view(p.shape)
+        for options in self.optimizer.param_groups:
+            options["lr"] = group[0].rate
+        self.optimizer.step()
+        self.steps += 1
+        self.after(self)
+
+    def _let_on(self, members: dict[int, _Member]) -> None:
+        flat = self.flat()
+        newest = max(member.clock for member in self.members.values()) if self.backup else 0  # a late one skips steps
+        for member in members.values():
+            member.clock, member.row, member.since = max(member.clock + 1, newest), None, time.monotonic()
+            member.read, member.steps, member.base = len(self.seen.updates), self.steps, flat
+        clocks = [member.clock for member in self.members.values()]
+        self.seen.gap = max(self.seen.gap, max(clocks) - min(clocks))
+        for worker, member in members.items():
+            try:
+                rate = self.optimizer.param_groups[0]["lr"]
+                self.seen.sent += wire.send(member.pipe, wire.PARAMETERS, flat, words=self.steps, rate=rate)
+            except OSError as error:
+                self._lose(worker, f"did not take its parameters ({error})")
+
+
+def serve(parameters, optimizer: Callable, workers: int, address, **options) -> Report:
+    """Serve at `address` (a path for a socket file, or host and port) until every worker has left; blocks.
+
+    A worker that fails is `gone`: an asynchronous and an ssp server go on without it, a synchronous one while no more
+    than `backup` are gone. The rate of a step is what its first worker's optimizer says. `options`: see `Server`.
+
+    Raises:
+        RequestError: an option or the address cannot be used. ServerError: too few workers are left."""
+    server = Server(parameters, optimizer, workers, **options)
+    with wire.open_socket(address) as listener:
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            raise RequestError(f"address {address} cannot be used ({error}); take another, or remove the file that a "
+                               "killed server left") from None
+        try:
+            listener.listen(workers)
+            return server.run(listener)
+        finally:
+            server.close()
+            if not isinstance(address, tuple):
+                os.unlink(address)

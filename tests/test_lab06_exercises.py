@@ -1,0 +1,164 @@
+"""Lab 06's exercises: every solution passes; a planted mistake is told apart by its own message."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from labs import budget, lab06, talking
+
+from labkit.paths import notebooks
+from labkit.teach import check
+from labkit.teach.exercises import solution_code
+
+SOURCE = (notebooks() / "src" / "06_talking_less.py").read_text(encoding="utf-8")
+HEADS = {"06.b1": "rows", "06.2": "compress, gradients", "06.3": "P, stay"}
+
+
+def solved(id):
+    body = solution_code(SOURCE, id)
+    space = {"np": np, "torch": torch}
+    if id not in HEADS:
+        exec(body, space)
+        return space
+    exec(f"def answer({HEADS[id]}):\n" + "\n".join("    " + line for line in body.splitlines()), space)
+    return space["answer"]
+
+
+@pytest.mark.parametrize("id", HEADS)
+def test_the_solutions_are_right(id, capsys):
+    assert check(id, solved(id)) is True
+
+
+def test_the_solution_of_the_bytes_is_right(capsys):
+    assert check("06.1", solved("06.1")["sent"]) is True
+    assert check("06.1", {**solved("06.1")["sent"], "dense": ...}) is None
+    assert "give a dictionary" in lab06.by_hand({"dense": 600_000})
+
+
+@pytest.mark.parametrize("key, value", [(key, value) for key, (_, slips) in lab06._BY_HAND.items()
+                                        for value, _ in slips])  # fmt: skip
+def test_wrong_bytes_are_told_why(key, value):
+    said = lab06.by_hand({**solved("06.1")["sent"], key: value})
+    assert said.startswith(key) and dict(lab06._BY_HAND[key][1])[value] in said
+
+
+def test_the_slips_of_one_number_differ():
+    for right, slips in lab06._BY_HAND.values():
+        for one, other in itertools.combinations([right, *(value for value, _ in slips)], 2):
+            assert not math.isclose(one, other, rel_tol=2 * lab06.NEAR)
+
+
+def one_size(rows):
+    return rows.abs().mean(1, keepdim=True) * rows.sign()
+
+
+def all_rows(rows):
+    return torch.where(rows >= 0, rows[rows >= 0].mean(), rows[rows < 0].mean())
+
+
+def turned(rows):
+    right = solved("06.b1")(rows)
+    return torch.where(rows >= 0, right, -right)
+
+
+def kept(rest_of, sign=1.0):
+    return lambda compress, gradients: lab06.with_feedback(compress, gradients, rest_of, sign)
+
+
+def in_place(compress, gradients):
+    rest, sent = torch.zeros_like(gradients[0]), []
+    for gradient in gradients:
+        gradient += rest
+        sent.append(compress(gradient))
+        rest = gradient - sent[-1]
+    return sent
+
+
+def one_way(P, stay):
+    return stay * np.eye(P) + (1 - stay) * np.roll(np.eye(P), 1, axis=0)
+
+
+def open_ring(P, stay):
+    W = lab06.ring(P, stay)
+    W[0, -1] = W[-1, 0] = 0
+    return W
+
+
+def too_heavy(P, stay):
+    turn = np.roll(np.eye(P), 1, axis=0)
+    return stay * np.eye(P) + (1 - stay) * (turn + turn.T)
+
+
+def overwrites(P, stay):
+    W = stay * np.eye(P)
+    for i in range(P):
+        W[i, (i - 1) % P] = W[i, (i + 1) % P] = (1 - stay) / 2
+    return W
+
+
+def drifts(P, stay):
+    W = lab06.ring(P, stay)
+    W[0] *= 0.9
+    return W
+
+
+MISTAKES = {
+    ("06.b1", "bare signs"): torch.sign,
+    ("06.b1", "one size for a row"): one_size,
+    ("06.b1", "means of all rows together"): all_rows,
+    ("06.b1", "is below 0 already"): turned,
+    ("06.b1", "of the shape of what was given"): lambda rows: rows.sum(1),
+    ("06.2", "nothing is remembered"): lambda compress, gradients: [compress(part) for part in gradients],
+    ("06.2", "what was kept before is forgotten"): kept(lambda full, gradient, sent: gradient - sent),
+    ("06.2", "still holds what was sent"): kept(lambda full, gradient, sent: full),
+    ("06.2", "taken away from the next gradient"): kept(lambda full, gradient, sent: full - sent, -1.0),
+    ("06.2", "add into a new tensor"): in_place,
+    ("06.2", "return a list"): lambda compress, gradients: compress(gradients[0]),
+    ("06.3", "only one of the two neighbours"): one_way,
+    ("06.3", "the ring is not closed"): open_ring,
+    ("06.3", "rows have to sum to 1"): too_heavy,
+    ("06.3", "add, do not overwrite"): overwrites,
+    ("06.3", "row 0 sums to 0.9"): drifts,
+    ("06.3", "return a matrix 8 x 8"): lambda P, stay: np.eye(3),
+}
+
+
+@pytest.mark.parametrize("id, words", MISTAKES)
+def test_a_planted_mistake_has_its_own_message(id, words, capsys):
+    assert words in lab06.EXERCISES[id].spec(MISTAKES[id, words])
+    assert check(id, MISTAKES[id, words]) is False
+
+
+def test_the_budget_is_kept_by_the_solution_and_counted_on_the_wire(capsys):
+    mine = budget.play(solved("06.4")["choice"])
+    assert check("06.4", mine) is True
+    wire = sum(-(-math.prod(shape) // 5) + 4 for shape in talking.SHAPES)  # five ternary digits to a byte, one scale
+    assert mine.sent == 2 * 3 * wire
+
+
+def choice(**changes):
+    return {"compressor": "terngrad", "options": {}, "tau": 16, "rate": 0.1, "steps": 32, **changes}
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"compressor": "none", "tau": 32}, "sent 39,804 bytes, 10,000 are allowed"),
+    ({"tau": 8}, "(a wire of 5,376 bytes goes to 3 others)"),
+    ({"rate": 1e-4}, "within the budget, but the accuracy is"),
+    ({"tau": 24}, "multiple of tau"),
+    ({"steps": 4096, "tau": 4096}, "tau <= steps <= 512"),
+    ({"rate": -1}, "rate must be above 0"),
+    ({"compressor": "zip"}, "zip"),
+    ({"compressor": "powersgd"}, "real ranks only"),
+    ({"options": {"density": 0.1}}, "density"),
+])  # fmt: skip
+def test_a_choice_that_fails_is_told_why(changes, words):
+    assert words in budget.kept(budget.play(choice(**changes)))
+
+
+def test_without_a_choice_there_is_no_answer(capsys):
+    assert budget.play(choice(tau=..., rate=...)) is None
+    assert check("06.4", None) is None
+    assert "give a dictionary" in budget.kept(budget.play({"tau": 3}))
+    assert "budget.play" in budget.kept(3)

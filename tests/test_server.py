@@ -1,0 +1,429 @@
+"""The parameter server: equal to one process where it must be, and every failure of a worker is survived or named.
+
+Ranks are real processes, really killed and hung. What is about messages, not about processes, runs with the server in a
+thread."""
+
+import contextlib
+import math
+import os
+import socket
+import threading
+import time
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from labs import server_ranks
+from lightning_fabric import Fabric
+from torch import nn
+
+from labkit.errors import RequestError, WorkError
+from labkit.simulate import events
+from parallel import server
+from labkit.training.ranks import Failure, run_ranks
+from parallel.server import FRAME, Client, ServerError, ServerOptimizer, serve
+
+STEPS, SAMPLES = 6, 24
+WORDS = sum(p.numel() for p in server_ranks.network().parameters())
+
+
+def ranks(folder, workers, steps=STEPS, samples=SAMPLES, *, servers=1, job=server_ranks.train, **options):
+    return run_ranks(job, servers + workers, str(folder), steps, samples, servers=servers, **options)
+
+
+def same(mine, theirs) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@contextlib.contextmanager
+def running(tmp_path, workers, parameters=None, optimizer=None, **options):
+    """A server in a thread: (address, a list that will hold its report, or what it raised)."""
+    address, result = str(tmp_path / "s"), []
+    parameters = [torch.zeros(3, dtype=torch.float64)] if parameters is None else parameters
+
+    def life():
+        try:
+            result.append(serve(parameters, optimizer or server_ranks.sgd(0.1), workers, address, authkey=b"key",
+                                **{"timeout": 20, **options}))
+        except (RequestError, WorkError) as error:
+            result.append(error)
+
+    thread = threading.Thread(target=life)
+    thread.start()
+    try:
+        yield address, result
+    finally:
+        thread.join(30)
+        assert not thread.is_alive() and not os.path.exists(address)
+
+
+def vector(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def joined(address, worker, words=3, **options):
+    """A client that has joined, with no optimizer around it."""
+    client = Client(address, worker, **{"authkey": b"key", "timeout": 20, **options})
+    client.join(torch.zeros(words, dtype=torch.float64))
+    return client
+
+
+# Semantics: what the parameters are afterwards.
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_synchronous_workers_equal_one_process_at_the_whole_batch(tmp_path, workers):
+    report, *others = ranks(tmp_path, workers, momentum=0.9)
+    alone = server_ranks.one_process(STEPS, SAMPLES, momentum=0.9)
+    assert all((a - b).abs().max() < 1e-10 for a, b in zip(report.parameters, alone, strict=True))
+    assert all(same(other["parameters"], report.parameters) for other in others)
+    assert report.state["steps"] == STEPS and {update.staleness for update in report.updates} == {0}
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "ssp"])
+def test_a_bound_of_0_and_the_synchronous_server_are_the_rank_ordered_mean_bit_for_bit(tmp_path, mode):
+    options = {"momentum": 0.9, "dtype": torch.float32}
+    report = ranks(tmp_path, 3, mode=mode, sleeps={0: 0.02, 1: 0.01}, **options)[0]
+    assert same(report.parameters, server_ranks.one_process(STEPS, SAMPLES, parts=3, **options))
+    assert report.gap == 0
+
+
+@pytest.mark.parametrize(("mode", "bound"), [("ssp", 1), ("ssp", 3), ("asynchronous", 0)])
+def test_clocks_are_at_most_s_apart_and_without_a_bound_further(tmp_path, mode, bound):
+    report = ranks(tmp_path, 3, 12, mode=mode, bound=bound, sleeps={2: 0.05})[0]
+    assert report.gap == bound if mode == "ssp" else report.gap > 3
+    pushed = [0, 0, 0]
+    for update in report.updates:  # nobody has pushed number c before all had pushed c - s
+        assert mode != "ssp" or update.clock - min(pushed) <= bound
+        assert update.clock == pushed[update.worker]
+        pushed[update.worker] += 1
+    assert pushed == [12, 12, 12]
+
+
+def test_asynchronous_with_one_worker_is_plain_sgd_exactly(tmp_path):
+    options = {"momentum": 0.9, "dtype": torch.float32}
+    report = ranks(tmp_path, 1, mode="asynchronous", **options)[0]
+    assert same(report.parameters, server_ranks.one_process(STEPS, SAMPLES, **options))
+
+
+def test_backup_workers_take_the_first_gradients_of_a_step_and_drop_the_late_ones(tmp_path):
+    sleeps = {2: 1.5}  # the third is always late: every step is the mean of the first two parts of three
+    report = ranks(tmp_path, 3, 50, backup=1, until=STEPS, sleeps=sleeps)[0]
+    model = server_ranks.network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    for step in range(STEPS):
+        inputs, classes = (part[: SAMPLES * 2 // 3] for part in server_ranks.batch(step, SAMPLES))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), classes).backward()
+        optimizer.step()
+    held = [report.updates[at] for at in range(len(report.updates)) if report.updates[at].staleness is not None]
+    assert report.state["steps"] == STEPS and {update.worker for update in held} == {0, 1}
+    assert all((a - b).abs().max() < 1e-10 for a, b in zip(report.parameters, model.parameters(), strict=True))
+    assert [update.worker for update in report.updates if update.staleness is None] == [2]
+
+
+def test_a_late_gradient_does_not_complete_a_step(tmp_path):
+    servers = []
+    with running(tmp_path, 3, backup=1, after=servers.append) as (address, result):
+        with joined(address, 0) as one, joined(address, 1) as other, joined(address, 2) as late:
+            first = threading.Thread(target=lambda: [one.exchange(vector(1, 0, 0), 0.1) for _ in range(3)])
+            first.start()
+            for _ in range(2):  # with worker 0's: steps 0 and 1
+                other.exchange(vector(0, 1, 0), 0.1)
+            while len(servers[0].seen.updates) < 5:  # until worker 0 has pushed for step 2
+                time.sleep(0.01)
+            assert late.exchange(vector(9, 9, 9), 0.1).tolist() == [-0.1, -0.1, 0] and late.steps == 2
+            late.exchange(vector(0, 0, 1), 0.1)  # in time for step 2
+            first.join(20)
+    assert result[0].parameters[0].tolist() == pytest.approx([-0.15, -0.1, -0.05])
+    assert [update.staleness for update in result[0].updates] == [0, 0, 0, 0, 0, None, 0]
+    assert [update.clock for update in result[0].updates[5:]] == [0, 2]
+
+
+def test_a_backup_worker_that_comes_late_takes_part_in_the_current_step(tmp_path):
+    with running(tmp_path, 3, backup=1) as (address, result):
+        with joined(address, 0) as one:
+            other = joined(address, 1)
+            first = threading.Thread(target=lambda: [one.exchange(vector(1, 0, 0), 0.1) for _ in range(3)])
+            first.start()
+            for _ in range(2):
+                other.exchange(vector(0, 1, 0), 0.1)
+            other.close("broken")  # now both that are left are needed
+            with joined(address, 2) as late:
+                assert late.steps == 2
+                late.exchange(vector(0, 0, 1), 0.1)
+                first.join(20)
+    assert result[0].parameters[0].tolist() == pytest.approx([-0.15, -0.1, -0.05]) and result[0].state["steps"] == 3
+
+
+def test_shards_equal_the_central_server_and_each_moves_its_share_of_the_bytes(tmp_path):
+    workers, servers = 2, 2
+    found = ranks(tmp_path, workers, servers=servers, momentum=0.9)
+    parts = torch.cat([part for report in found[:servers] for part in report.parameters])
+    alone = server_ranks.one_process(STEPS, SAMPLES, parts=workers, momentum=0.9)
+    assert torch.equal(parts, torch.cat([p.reshape(-1) for p in alone]))
+    message = 8 * WORDS / servers + FRAME
+    for report in found[:servers]:  # 2 (V / S + FRAME) per worker and step, and the parameters once at the start
+        assert (report.received, report.sent) == (workers * STEPS * message, workers * (STEPS + 1) * message)
+    for worker in found[servers:]:
+        assert (worker["sent"], worker["received"]) == (servers * STEPS * message, servers * (STEPS + 1) * message)
+
+
+def test_staleness_of_real_workers_agrees_with_the_simulator(tmp_path):
+    slow, steps = 3, 16
+    report = ranks(tmp_path, 4, 10**6, mode="asynchronous", until=4 * steps,
+                   sleeps={worker: 0.02 * (slow if worker == 3 else 1) for worker in range(4)})[0]
+    real = [update.staleness for update in report.updates]
+    assert real == [at - update.read for at, update in enumerate(report.updates)]  # one gradient, one step
+    plan = events.asynchronous(4, len(real), events.Compute(mean=0.02, slow={3: slow}))
+
+    def histogram(staleness):
+        few, old = sum(tau <= 4 for tau in staleness), sum(tau > 4 for tau in staleness)
+        return few / len(staleness), old / len(staleness), sum(staleness) / len(staleness)
+
+    for mine, theirs, near in zip(histogram(real), histogram(plan.staleness.tolist()), (0.15, 0.15, 0.5), strict=True):
+        assert mine == pytest.approx(theirs, abs=near)
+    assert sum(real) / len(real) == pytest.approx(3, abs=0.5)  # P - 1, whoever is slow
+
+
+def test_a_gradient_is_divided_by_its_staleness_and_its_delay_compensated(tmp_path):
+    start, a, b = vector(1, -2, 3), vector(1, 1, 1), vector(-2, 0.5, 1)
+    with running(tmp_path, 2, [start], mode="asynchronous", aware=True, compensate=0.5) as (address, result):
+        with joined(address, 0) as one, joined(address, 1) as other:
+            first = one.exchange(a.clone(), 0.1)
+            second = one.exchange(a.clone(), 0.1)
+            third = other.exchange(b.clone(), 0.1)
+    assert torch.equal(first, start - 0.1 * a) and torch.equal(second, first - 0.1 * a)
+    compensated = b + 0.5 * b * b * (second - start)
+    assert torch.allclose(third, second - 0.1 * compensated / 2, rtol=1e-14, atol=0)
+    assert [update.staleness for update in result[0].updates] == [0, 0, 2]
+
+
+def test_a_server_goes_on_from_the_state_of_another(tmp_path):
+    options = {"momentum": 0.9, "dtype": torch.float32}
+    half = ranks(tmp_path, 2, 3, **options)[0]
+    whole = ranks(tmp_path, 2, 3, first=3, state=[half.state], **options)[0]
+    assert whole.state["steps"] == 6
+    assert same(whole.parameters, server_ranks.one_process(6, SAMPLES, parts=2, **options))
+
+
+def test_workers_with_fewer_gradients_leave_and_hang_nobody(tmp_path):
+    report = ranks(tmp_path, 3, faults={1: (2, "leave")})[0]
+    assert report.state["steps"] == STEPS and not report.gone
+    assert [sum(update.worker == worker for update in report.updates) for worker in range(3)] == [STEPS, 2, STEPS]
+
+
+def test_what_follows_the_server_is_told_of_every_step(tmp_path):
+    seen = []
+
+    def look(it):
+        seen.append((it.steps, it.report().parameters[0].tolist()))
+
+    with running(tmp_path, 1, after=look) as (address, _), joined(address, 0) as client:
+        client.exchange(vector(1, 0, 0), 0.5)
+        client.exchange(vector(0, 1, 0), 0.25)
+        assert client.steps == 2
+    assert seen == [(1, [-0.5, 0, 0]), (2, [-0.5, -0.25, 0])]
+
+
+# Lightning and Fabric: the worker is an ordinary Trainer.
+
+
+def task_of(recipe):
+    data = recipe.load()
+    torch.manual_seed(0)
+    return recipe.workload.task(recipe, data, recipe.workload.build(recipe, data), ())
+
+
+def fitted(recipe, optimizer=None, **options):
+    """The parameters after a fit, with an optimizer (a function of the task) in place of the recipe's."""
+    task = task_of(recipe)
+    task.optimizer = optimizer or task.optimizer
+    trainer = pl.Trainer(max_steps=recipe.steps, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+                         enable_progress_bar=False, enable_model_summary=False, **options)
+    trainer.fit(task, recipe.workload.loaders(recipe, recipe.load(), 0)[0])
+    return [p.detach() for p in task.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"gradient_clip_val": 0.1}, {"accumulate_grad_batches": 2}])
+def test_a_trainer_is_a_worker_and_its_schedule_clipping_and_accumulation_act(tmp_path, tiny, options):
+    recipe = tiny(decay="cosine", warmup_steps=4)
+    plain = fitted(recipe, lambda task: torch.optim.SGD(task.parameters(), lr=recipe.rate, momentum=0.9), **options)
+    start = [p.detach().clone() for p in task_of(recipe).parameters()]
+    with running(tmp_path, 1, start, server_ranks.sgd(1.0, 0.9), mode="asynchronous") as (address, result):
+        with Client(address, 0, authkey=b"key") as client:
+            mine = fitted(recipe, lambda task: ServerOptimizer(task.parameters(), client, lr=recipe.rate), **options)
+    assert same(mine, plain) and same(result[0].parameters, plain)
+    assert len(result[0].updates) == recipe.steps
+    if options:
+        assert not same(plain, fitted(recipe))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fabric_takes_it_as_any_optimizer(tmp_path):
+    fabric, model = Fabric(accelerator="cpu", devices=1), server_ranks.network(torch.float32)
+    with running(tmp_path, 1, list(server_ranks.network(torch.float32).parameters())) as (address, _):
+        with Client(address, 0, authkey=b"key") as client:
+            model, optimizer = fabric.setup(model, ServerOptimizer(model.parameters(), client))
+            for step in range(3):
+                optimizer.zero_grad()
+                inputs, classes = server_ranks.batch(step, SAMPLES, torch.float32)
+                fabric.backward(nn.functional.cross_entropy(model(inputs), classes))
+                optimizer.step()
+    alone = server_ranks.one_process(3, SAMPLES, rate=0.1, dtype=torch.float32)
+    assert same([p.detach() for p in model.parameters()], alone)
+
+
+# Failures: real processes, killed, hung, or raising.
+
+FAULTS = {"kill": "was cut off: killed", "nan": "sent NaN or infinity as its gradient 2",
+          "raise": "stopped: ValueError: the data is broken", "hang": "sent nothing for 1 s"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("mode", "bound"), [("asynchronous", 0), ("ssp", 1)])
+def test_an_asynchronous_or_ssp_server_goes_on_without_a_worker_that_fails_and_says_so(tmp_path, mode, bound, fault):
+    report, *others = ranks(tmp_path, 3, mode=mode, bound=bound, faults={1: (2, fault)}, patience=1, timeout=5,
+                            survivors=True)
+    [(worker, second, why)] = report.gone
+    assert worker == 1 and second > 0 and why.startswith(FAULTS[fault])
+    assert [sum(update.worker == at for update in report.updates) for at in range(3)] == [STEPS, 2, STEPS]
+    assert isinstance(others[1], Failure) and not isinstance(others[0], Failure)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_synchronous_server_stops_naming_the_worker_and_so_do_the_others(tmp_path, fault):
+    began = time.monotonic()
+    found = ranks(tmp_path, 3, job=server_ranks.stopped, faults={1: (2, fault)}, patience=1, timeout=5, survivors=True)
+    message, report = found[0]
+    assert message.startswith(f"worker 1 of 3 {FAULTS[fault]}") and "stopped after 2 steps" in message
+    for other in (found[1], found[3]):
+        assert f"the server ended this: worker 1 of 3 {FAULTS[fault]}" in other.reason
+    assert fault == "hang" or time.monotonic() - began < 5
+    again = ranks(tmp_path, 3, STEPS - 2, first=2, state=[report.state])[0]  # and goes on from its last whole step
+    assert same(again.parameters, server_ranks.one_process(STEPS, SAMPLES, parts=3))
+
+
+def test_backup_workers_make_up_for_as_many_failures_and_no_more(tmp_path):
+    report = ranks(tmp_path, 3, 12, backup=1, until=STEPS, faults={1: (2, "kill")}, survivors=True)[0]
+    assert report.state["steps"] >= STEPS and [worker for worker, *_ in report.gone] == [1]
+    faults = {1: (2, "kill"), 2: (3, "kill")}
+    message, report = ranks(tmp_path, 3, 12, job=server_ranks.stopped, backup=1, faults=faults, survivors=True)[0]
+    assert "was cut off" in message and len(report.gone) == 2
+
+
+def test_where_all_workers_have_failed_the_server_says_so(tmp_path):
+    faults = {0: (1, "kill"), 1: (1, "raise")}
+    options = {"job": server_ranks.stopped, "mode": "asynchronous", "faults": faults, "survivors": True}
+    message, report = ranks(tmp_path, 2, **options)[0]
+    assert message.startswith("worker ") and {worker for worker, *_ in report.gone} == {0, 1}
+
+
+def test_a_worker_that_never_comes_is_waited_for_no_longer_than_the_timeout(tmp_path):
+    with running(tmp_path, 2, mode="ssp", timeout=0.5) as (address, result), joined(address, 0) as client:
+        client.exchange(vector(1, 1, 1), 0.1)  # s = 0: until worker 1 is given up
+    assert [(worker, why) for worker, _, why in result[0].gone] == [(1, "did not connect for 0.5 s")]
+    with running(tmp_path, 2, timeout=0.5) as (address, result), joined(address, 0) as client:
+        with pytest.raises(WorkError, match="worker 0: the server ended this: worker 1 of 2 did not connect"):
+            client.exchange(vector(1, 1, 1), 0.1)
+    assert isinstance(result[0], ServerError)
+
+
+def test_a_message_that_stops_half_way_counts_as_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "STALLED", 0.3)
+    with running(tmp_path, 2, mode="asynchronous") as (address, result), joined(address, 0) as good:
+        bad = joined(address, 1)
+        os.write(next(iter(bad.parts)).fileno(), (1000).to_bytes(4, "big") + b"half")
+        good.exchange(vector(1, 1, 1), 0.1)
+        with pytest.raises(WorkError, match="worker 1: the server"):
+            bad.exchange(vector(1, 1, 1), 0.1)
+    assert result[0].gone[0][2].startswith("was cut off") and len(result[0].updates) == 1
+    bad.close()
+
+
+def test_nan_may_be_let_through(tmp_path):
+    with running(tmp_path, 1, finite=False) as (address, result), joined(address, 0) as client:
+        assert client.exchange(vector(math.nan, 0, 1), 0.1).isnan().tolist() == [True, False, False]
+    assert not result[0].gone
+
+
+# Who may come in.
+
+
+def test_strangers_are_turned_away_in_one_line_and_the_server_goes_on(tmp_path):
+    with running(tmp_path, 2) as (address, result):
+        with pytest.raises(RequestError, match="worker 0: the server at .* has another authkey; give both the same"):
+            joined(address, 0, authkey=b"wrong")
+        with pytest.raises(RequestError, match="there are workers 0 to 1, and no 2"):
+            joined(address, 2)
+        with pytest.raises(RequestError, match="has 4 words of torch.float64, the server 3 words of torch.float64"):
+            joined(address, 0, words=4)
+        with pytest.raises(RequestError, match="has 3 words of torch.float32, the server 3 words of torch.float64"):
+            Client(address, 0, authkey=b"key").join(torch.zeros(3))
+        with joined(address, 0), joined(address, 1):
+            with pytest.raises(RequestError, match="worker 1 is connected already; give each its own number"):
+                joined(address, 1)
+    assert len(result[0].refused) == 5 and "authkey" in result[0].refused[0] and not result[0].gone
+
+
+def test_a_worker_that_has_left_does_not_come_back(tmp_path):
+    with running(tmp_path, 2) as (address, _), joined(address, 1):
+        joined(address, 0).close()
+        with pytest.raises(RequestError, match="worker 0 was here before and is gone"):
+            joined(address, 0)
+
+
+def test_a_peer_that_says_nothing_holds_nobody_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "STALLED", 0.3)
+    with running(tmp_path, 1) as (address, result), socket.socket(socket.AF_UNIX) as silent:
+        while True:  # until the server is there
+            with contextlib.suppress(OSError):
+                silent.connect(address)
+                break
+        with joined(address, 0) as client:
+            client.exchange(vector(1, 1, 1), 0.1)
+    assert len(result[0].updates) == 1 and "BlockingIOError" in result[0].refused[0]
+
+
+def test_an_address_may_be_a_host_and_a_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    for _ in range(2):  # again at once: a port that was just in use can be taken
+        result = []
+        thread = threading.Thread(target=lambda result=result: result.append(
+            serve([torch.zeros(3, dtype=torch.float64)], server_ranks.sgd(), 1, address, authkey=b"key")))
+        thread.start()
+        with joined(address, 0) as client:
+            assert client.exchange(vector(1, 2, 3), 1.0).tolist() == [-1, -2, -3]
+        thread.join(20)
+        assert result[0].state["steps"] == 1
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"mode": "sync"}, "unknown mode 'sync'; allowed: synchronous, ssp, asynchronous"),
+    ({"backup": 2}, "backup 2 or bound 0 is out of range with 2 workers"),
+    ({"backup": 1, "mode": "ssp"}, "synchronous only"),
+    ({"bound": -1, "mode": "ssp"}, "bound >= 0"),
+])
+def test_impossible_options_are_refused(tmp_path, options, message):
+    with pytest.raises(RequestError, match=message):
+        serve([torch.zeros(3)], server_ranks.sgd(), 2, str(tmp_path / "s"), **options)
+
+
+def test_an_address_that_is_taken_or_empty_is_told(tmp_path):
+    with running(tmp_path, 1) as (address, _), joined(address, 0):
+        with pytest.raises(RequestError, match="address .* cannot be used .*; take another"):
+            serve([torch.zeros(3)], server_ranks.sgd(), 1, address)
+        assert os.path.exists(address)
+    with pytest.raises(WorkError, match="worker 0: no server at .* for 0.1 s"):
+        joined(address, 0, timeout=0.1)
+
+
+def test_nothing_is_left_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+    with running(tmp_path, 2, mode="asynchronous") as (address, _):
+        joined(address, 0).close()
+        with pytest.raises(KeyError), joined(address, 1):
+            raise KeyError("a worker's own error")
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before
