@@ -145,7 +145,8 @@ def asynchronous(workers: int, updates: int, compute: Compute, *, bound: float =
     worker has pushed at least c - s. So it sees all gradients numbered below c - s, the numbers being computed at one
     time differ by s at most, and s = 0 is lockstep (others count pushed gradients: those differ by s + 1 at most).
     A server has one port in and one out, first come, first served; each of the `shards` carries size / shards bytes.
-    An answer holds what was applied when the worker got leave to go on, then queues. A death is noticed at once."""
+    An answer holds what was applied when the worker got leave to go on, then queues. A death is noticed when
+    the message on the port is through."""
     _need(min(bound, size) >= 0 and min(shards, updates) >= 1, "bound, size must be 0 or more; shards, updates above 0")
     last, links = compute.table(workers, 1, seed)[1].tolist(), [link(worker) for worker in range(workers)]
     take = [chain.from_iterable(b.tolist() for b in compute.blocks(w, seed, 256)).__next__ for w in range(workers)]
