@@ -111,13 +111,14 @@ class Lab:
             progress.close(f"{label}: {counted(len(runs))}")
         return runs
 
-    def evidence(self, name: str, rows: Iterable[tuple], **config) -> Run:
+    def evidence(self, name: str, rows: Iterable[tuple], source: str = "measured", **config) -> Run:
         """Record numbers that are not a training curve as a run of their own.
 
         Args:
-            rows: (metric, value) or (metric, value, samples) each."""
+            rows: (metric, value) or (metric, value, samples) each.
+            source: `simulated` where the numbers are seconds of virtual time, or follow from them."""
         header = Header(self.entry.number, {"evidence": name, **config}, hardware=machine.hardware(self.device),
-                        software=machine.software(), claims=self.claims)
+                        software=machine.software(), claims=self.claims, source=source)
         with self.store.write(header) as writer:
             for metric, value, *samples in rows:
                 writer.metric(metric, value, samples=samples[0] if samples else 0)
