@@ -227,7 +227,9 @@ AGREES = {"cases": ["ddp", "ring"], "ranks": 2, "steps": 5, "error": 1e-10, "mov
 
 
 def equal(lab, way, error=1e-16, moved=0.3, ranks=2, steps=5, n=0):
-    rows = [("error", error), ("moved", moved)] if moved is not None else [("error", error)]
+    """Good on all ranks but the first, of which this is told."""
+    rows = [("error", 1e-16, rank) for rank in range(1, ranks)] + [("moved", 0.3, rank) for rank in range(1, ranks)]
+    rows += [("error", error, 0)] + [("moved", moved, 0)] * (moved is not None)
     return lab.evidence("equal", rows, way=way, ranks=ranks, steps=steps, batch=n)
 
 
@@ -246,7 +248,7 @@ def test_statistics_decide_needs_all_three_comparisons(lab):
     asked = {"ranks": 2, "error": 1e-10, "differs": 1e-3}
 
     def run(statistics, whole, ghost, ranks=2):
-        rows = [("whole error", whole), ("ghost error", ghost)]
+        rows = [(name, value, n) for n in range(ranks) for name, value in (("whole error", whole), ("ghost error", ghost))]
         return lab.evidence("normalised", rows, statistics=statistics, ranks=ranks, at=[str(whole), str(ghost)])
 
     local, synchronised = run("local", 0.02, 1e-16), run("synchronised", 1e-16, 0.02)
@@ -261,12 +263,14 @@ def test_statistics_decide_needs_all_three_comparisons(lab):
 def test_weights_decide_needs_a_plain_mean_that_is_off(lab):
     asked = {"ranks": 2, "error": 1e-10, "differs": 1e-3}
 
-    def run(mean, error):
-        return lab.evidence("uneven", [("error", error)], mean=mean, ranks=4, at=str(error))
+    def run(mean, error, reports=4):
+        rows = [("error", error, rank) for rank in range(reports)]
+        return lab.evidence("uneven", rows, mean=mean, ranks=4, at=f"{error} {reports}")
 
     plain, weighted = run("plain", 0.02), run("weighted", 1e-16)
     assert rules.weights_decide([plain, weighted], **asked).outcome == "holds"
     assert rules.weights_decide([plain], **asked).outcome == "not attempted"
+    assert rules.weights_decide([plain, weighted, run("plain", 0.02, reports=3)], **asked).outcome == "not attempted"
     for wrong in (run("plain", 1e-9), run("weighted", 1e-4), run("weighted", math.nan)):
         assert rules.weights_decide([plain, weighted, wrong], **asked).outcome == "contradicted"
 
@@ -277,8 +281,8 @@ STEPS = {"workers": [2, 4], "backups": [0, 1], "errors": 3.0, "steps": 2000}
 def step(lab, workers, backup, seed=0, off=0.0, count=2000, spread=1.0, metrics=("mean", "spread")):
     mean = sum(1 / n for n in range(backup + 1, workers + 1)) + off / math.sqrt(count)
     values = {"mean": mean, "spread": spread}
-    about = {"workers": workers, "backup": backup, "seed": seed, "steps": count}
-    return lab.evidence("step time", [(name, values[name], count) for name in metrics], kind="exponential", **about)
+    about = {"kind": "exponential", "workers": workers, "backup": backup, "seed": seed, "steps": count}
+    return lab.evidence("step time", [(name, values[name], count) for name in metrics], source="simulated", **about)
 
 
 def test_step_times_are_judged_in_every_case_by_distinct_seeds(lab):
@@ -303,6 +307,7 @@ def test_the_simulator_is_within_three_standard_errors_of_the_formulas(lab):
     for backups in ([0], [1, 2]):
         cases = [(workers, backup) for workers in (4, 8) for backup in backups]
         synchronous.simulated(lab, "exponential", Compute("exponential"), cases, 2000, [0])
+    assert {run.header.source for run in lab.used.values()} == {"simulated"}
     asked = {"workers": [4, 8], "backups": [0, 1, 2], "errors": 3.0, "steps": 2000}
     assert rules.step_time_as_formula(list(lab.used.values()), **asked).outcome == "holds"
 

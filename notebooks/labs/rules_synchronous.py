@@ -19,9 +19,11 @@ def worst(numbers, high: bool = True) -> float:
 
 
 def of_case(runs, select: dict, ranks: int, metrics) -> list:
-    """Runs of a case on `ranks` real processes or more; empty unless each of them has a row of every metric."""
+    """Runs of a case on `ranks` real processes or more; empty unless every rank of each of them gave every metric (the
+    rank is a row's `samples`)."""
     found = [run for run in chosen(runs, select) if run.config["ranks"] >= ranks]
-    whole = [run for run in found if all(values(run, metric) for metric in metrics)]
+    whole = [run for run in found if all(
+        sorted(row.samples for row in run.series(metric)) == list(range(run.config["ranks"])) for metric in metrics)]
     return whole if len(whole) == len(found) else []
 
 

@@ -104,7 +104,7 @@ def bubbles(lab, stages: list[int], microbatches: list[int]) -> pd.DataFrame:
         pairs = list(itertools.product(stages, microbatches))
         found = [(s, m, pipeline.simulate(SCHEDULES[name](s, m)).bubble, pipeline.bubble(s, m)) for s, m in pairs]
         values = [(what, line[at], n) for n, line in enumerate(found) for what, at in (("idle", 2), ("formula", 3))]
-        lab.evidence("bubble", values, schedule=name, pairs=[list(pair) for pair in pairs])
+        lab.evidence("bubble", values, source="simulated", schedule=name, pairs=[list(pair) for pair in pairs])
         rows += [(name, *line) for line in found]
     return pd.DataFrame(rows, columns=["schedule", "stages", "microbatches", "idle", "formula"])
 

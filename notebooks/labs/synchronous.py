@@ -28,7 +28,7 @@ WAYS = ("lightning", "ddp", "ring")
 def shards(ranks: int, batch: int) -> list[int]:
     """Sizes of uneven shards, 1 : 2 : 3 ... as well as whole samples allow; each has one at least."""
     edges = [round(batch * rank * (rank + 1) / (ranks * (ranks + 1))) for rank in range(ranks + 1)]
-    return [max(1, high - low) for low, high in zip(edges, edges[1:], strict=False)]
+    return [max(1, high - low) for low, high in itertools.pairwise(edges)]
 
 
 def jobs(settings, ranks: int) -> dict:
@@ -56,7 +56,8 @@ def on_ranks(lab, settings) -> dict[int, dict[str, list[dict]]]:
         labels |= {kind: ("normalised", {"statistics": kind}) for kind in ("local", "synchronised")}
         labels |= {mean: ("uneven", {"mean": mean}) for mean in ("plain", "weighted")}
         for name, (evidence, config) in labels.items():
-            rows = [(metric, value) for one in found[ranks].get(name, ()) for metric, value in one.items()]
+            reports = enumerate(found[ranks].get(name, ()))
+            rows = [(metric, value, rank) for rank, one in reports for metric, value in one.items()]
             if rows:
                 lab.evidence(evidence, rows, **config, **about)
     return found
@@ -145,7 +146,8 @@ def simulated(lab, name: str, compute: Compute, cases: Sequence[tuple[int, int]]
         parts = [step_times(compute, workers, backup, steps, seed) for seed in seeds]
         for seed, part in zip(seeds, parts, strict=True):
             about = {"kind": name, "workers": workers, "backup": backup, "seed": seed, "steps": steps}
-            lab.evidence("step time", [("mean", part.mean(), steps), ("spread", part.std(ddof=1), steps)], **about)
+            rows_of_case = [("mean", part.mean(), steps), ("spread", part.std(ddof=1), steps)]
+            lab.evidence("step time", rows_of_case, source="simulated", **about)
         every, formula = np.concatenate(parts), expected(compute, workers, backup)
         rows.append({"times": name, "workers": workers, "backup": backup, "mean": every.mean(), "formula": formula,
                      "standard error": every.std(ddof=1) / math.sqrt(len(every))})  # fmt: skip

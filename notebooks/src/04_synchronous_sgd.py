@@ -37,7 +37,6 @@ interactive: bool = True
 # %%
 import numpy as np
 import pandas as pd
-from IPython.display import HTML, display
 
 import labkit
 from labkit.simulate.events import Compute
@@ -46,17 +45,11 @@ from labkit.teach.exercises import say
 from labkit.training.collectives import all_reduce_ring
 from labkit.training.ranks import run_ranks
 from labs import buckets, synchronous, synchronous_figures, synchronous_imposters, synchronous_recorded
+from labs.tables import show_table
 
 lab = labkit.start("04", profile, seeds, overrides, record_to, interactive)
 settings, recorded = lab.settings, lab.recorded()
 most = max(settings.ranks)
-
-
-def show_table(rows) -> None:
-    table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
-    with pd.option_context("display.max_colwidth", None):
-        display(HTML(table.to_html(index=False, border=0, justify="left", na_rep="", float_format="{:.3g}".format)))
-
 
 # %% [markdown]
 # ## What the literature says
