@@ -132,7 +132,7 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Verdict:
     evidence = finding.evidence
     if len(own) > len(current):
         evidence += f" ({len(own) - len(current)} runs left out: made under another version of this rule)"
-    if len(current) > len(valid):
+    if len(current) > len(valid) and finding.outcome == "not attempted":
         evidence += f" ({len(current) - len(valid)} runs left out: simulated)"
     return Verdict(claim, verdict_of(claim, finding.outcome), evidence, finding.runs, finding.fraction, sworn)
 

@@ -11,6 +11,8 @@ from labs import async_times, delayed, virtual
 from torch import nn
 from torch.nn import functional as F
 
+from labkit.errors import RequestError
+
 
 def digits():
     generator = torch.Generator().manual_seed(5)
@@ -37,17 +39,17 @@ def test_a_fixed_total_batch_makes_a_step_shorter_but_not_without_end():
 
 def test_a_straggler_stops_the_barrier_and_the_bound_but_not_backup_workers():
     steps, each = 400, {}
-    for method in ("sync", "backup", "ssp", "async"):
+    for method in ("sync", "backup", "ssp 3", "async"):
         plan = async_times.order(method, 4, "straggler", steps, 0)
         each[method] = plan.when[-1] / (steps if plan.members is not None else steps / 4)
     assert each["sync"] == pytest.approx(5.0) and each["backup"] == pytest.approx(1.0)
-    assert each["ssp"] == pytest.approx(5.0, rel=0.05)  # as slow as the slowest
+    assert each["ssp 3"] == pytest.approx(5.0, rel=0.05)  # as slow as the slowest
     assert each["async"] == pytest.approx(4 / (3 + 1 / 5), rel=0.02)
 
 
 @pytest.mark.parametrize("bound", [0, 1, 3])
-def test_nobody_is_further_ahead_than_the_bound(bound):
-    assert max(async_times.gaps(4, bound, times, 300) for times in async_times.TIMES) <= bound
+def test_nobody_is_further_ahead_than_the_bound_and_somebody_comes_up_to_it(bound):
+    assert max(async_times.gaps(4, bound, times, 300) for times in async_times.TIMES) == bound
 
 
 def test_a_server_lets_through_shards_over_message_and_no_more():
@@ -93,12 +95,52 @@ def test_the_race_trains_what_the_gradient_mode_of_the_simulator_trains():
 
 
 def test_the_best_rate_is_that_of_the_geometric_mean_and_no_seed_may_miss():
-    rows = [("sync", 1.0, 0, 4.0), ("sync", 1.0, 1, 16.0), ("sync", 0.5, 0, 1.0), ("sync", 0.5, 1, math.inf)]
+    seconds = {1.0: (4.0, 16.0, 8.0), 0.5: (1.0, math.inf, math.inf)}
+    rows = [("sync", rate, seed, value) for rate, values in seconds.items() for seed, value in enumerate(values)]
     table = pd.DataFrame(rows, columns=["method", "rate", "seed", "seconds"]).assign(workers=4, times="constant")
     table = table.assign(delay=0.0, idle=0.0, images=1.0)
     found = async_times.best(table)
     assert found["best rate"].tolist() == [1.0] and found["seconds"].tolist() == pytest.approx([8.0])
+    assert len(async_times.best(table[table["rate"] < 1])) == 0
+
+
+def test_the_seconds_of_a_seed_are_those_at_the_rate_that_is_best_on_the_others():
+    seconds = {1.0: (4.0, 9.0, 9.0), 0.5: (8.0, 4.0, 4.0), 0.25: (9.0, 9.0, 9.0)}
+    rows = [("sync", rate, seed, value) for rate, values in seconds.items() for seed, value in enumerate(values)]
+    table = pd.DataFrame(rows, columns=["method", "rate", "seed", "seconds"]).assign(workers=4, times="constant")
+    table = table.assign(delay=0.0, idle=0.0, images=1.0)
+    found = async_times.best(table).iloc[0]
+    assert found["best rate"] == 0.5 and found["seconds"] == pytest.approx(128 ** (1 / 3)) and not found["at edge"]
+    alone = async_times.best(table[table["seed"] == 0].drop(columns="seed")).iloc[0]
+    assert alone["best rate"] == 1.0 and alone["seconds"] == pytest.approx(4.0) and alone["at edge"]
 
 
 def test_bound_zero_gives_the_parameters_of_the_synchronous_server_bit_for_bit():
-    assert async_times.same_as_synchronous(2, 4) == 0.0
+    off, moved = async_times.same_as_synchronous(2, 4)
+    assert off == 0.0 and moved > 0.01
+
+
+def test_real_and_simulated_staleness_agree_for_four_workers_of_which_one_is_slow():
+    table = async_times.staleness(4, 240)
+    for source, part in table.groupby("source"):
+        means = part.groupby("worker")["staleness"].mean()
+        assert len(part) >= 240 and part["staleness"].min() >= 0
+        assert part["staleness"].mean() == pytest.approx(3, abs=0.5)  # P - 1, whoever is slow
+        assert means[3] > means[:3].max(), source
+
+
+def test_bounds_are_methods_of_their_own_and_sorted():
+    methods = async_times.methods([8, 1])
+    assert methods == ["sync", "total", "backup", "ssp 1", "ssp 8", "async"]
+    assert sorted(methods[::-1], key=async_times.place) == methods
+    late = [async_times.order(method, 4, "lognormal", 2000, 0).when[-1] for method in ("ssp 1", "ssp 8", "async")]
+    assert late == sorted(late, reverse=True) and len(set(late)) == 3  # a larger bound waits less
+    with pytest.raises(RequestError, match="method"):
+        async_times.order("spp 3", 4, "constant", 8, 0)
+
+
+@pytest.mark.parametrize("workers", [4, 16])
+def test_all_methods_may_see_as_many_images(workers):
+    for method in async_times.methods([3]):
+        size = async_times.batch(method, workers)
+        assert async_times.most_images(workers) - size < async_times.most_images(workers) // size * size

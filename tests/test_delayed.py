@@ -35,7 +35,7 @@ def test_edges_found_by_running_are_those_of_theory(momentum):
 
 
 def test_the_formula_is_where_the_largest_root_leaves_the_unit_circle():
-    for delay in range(0, 20):
+    for delay in range(20):
         assert delayed.radius(delay, float(edge(delay)) * 0.999) < 1 < delayed.radius(delay, float(edge(delay)) * 1.001)
 
 
@@ -109,6 +109,7 @@ def test_an_arm_that_reached_the_target_stops_and_its_crossing_is_interpolated()
     run = delayed.Trained(np.array([0, 10, 20]), np.array([[2.0, 1.0], [1.0, 0.5], [0.25, math.nan]]), None, None)
     assert run.crossing(0.5).tolist() == [15.0, 10.0]
     assert run.crossing(0.01).tolist() == [math.inf, math.inf]
+    assert run.crossing(1.0).tolist() == [10.0, 0.0] and run.crossing(2.5).tolist() == [0.0, 0.0]
     found = delayed.train(digits(), delayed.constant(0, 60), [0.5], batch=8, every=5, target=0.8)
     assert len(found.steps) < 13 and found.losses[-1, 0] <= 0.8 < found.losses[-2, 0]
 

@@ -13,13 +13,31 @@ from labkit.errors import choose
 from labkit.simulate import events
 from labkit.training.ranks import run_ranks
 from labs import delayed, server_ranks
+from labs.async_tables import held_out, logs_of
 
-METHODS = ("sync", "total", "backup", "ssp", "async")
+BARRIERS, FAMILIES = ("sync", "total", "backup"), ("sync", "total", "backup", "ssp", "async")
 TIMES = ("constant", "lognormal", "straggler", "exponential")
 SIGMA, SLOWER = 0.5, 5.0  # of log-normal times; how many times slower the one straggler is
 IMAGES, TOTAL = 32, 64  # of a gradient; of the whole batch where that is fixed
 OVERHEAD = 0.2  # share of the time of a gradient of `IMAGES` images that does not shrink with their number
-BOUND = 3  # of stale-synchronous
+ASKED = ("seconds", "images", "delay", "idle")
+
+
+def methods(bounds) -> list[str]:
+    """Those of the race: three with a barrier, stale-synchronous with each bound ("ssp 3"), asynchronous."""
+    return [*BARRIERS, *(f"ssp {bound}" for bound in sorted(bounds)), "async"]
+
+
+def family(method: str) -> tuple[str, float]:
+    """(one of `FAMILIES`, the bound on how far ahead a worker may be)."""
+    name, _, bound = method.partition(" ")
+    choose("method", name, FAMILIES)
+    return name, float(bound) if bound else math.inf
+
+
+def place(method: str) -> tuple:
+    """What methods are sorted by."""
+    return FAMILIES.index(family(method)[0]), family(method)[1]
 
 
 def compute(times: str, images: int = IMAGES) -> events.Compute:
@@ -37,9 +55,8 @@ def backups(workers: int) -> int:
 
 def order(method: str, workers: int, times: str, updates: int, seed: int) -> events.Updates:
     """Who writes what, and when."""
-    choose("method", method, METHODS)
-    if method in ("ssp", "async"):
-        bound = BOUND if method == "ssp" else math.inf
+    if family(method)[0] not in BARRIERS:
+        bound = family(method)[1]
         return events.asynchronous(workers, updates, compute(times), bound=bound, seed=seed)
     images = TOTAL // workers if method == "total" else IMAGES
     dropped = backups(workers) if method == "backup" else 0
@@ -53,58 +70,61 @@ def batch(method: str, workers: int) -> int:
 
 
 def rates(method: str, workers: int, count: int) -> list[float]:
-    """Octave grid that is tried: with a barrier from 1 down, else from 2 / workers down."""
-    top = 1.0 if method in ("sync", "total", "backup") else 2.0 / workers
-    return [top / 2**n for n in range(count)]
+    """Octave grid that is tried: `count` rates from 1 down with a barrier, else one more, from 4 / workers down."""
+    if method in BARRIERS:
+        return [2.0**-n for n in range(count)]
+    return [4.0 / workers / 2**n for n in range(count + 1)]
 
 
-def most_updates(method: str, workers: int) -> int:
-    """After so many updates a run that has not reached the target is a miss."""
-    return {"sync": 240, "total": 1200, "backup": 240}.get(method, 120 * workers + 480)
+def most_images(workers: int) -> int:
+    """After so many images, whatever the method, a run that has not reached the target is a miss."""
+    return IMAGES * (120 * workers + 480)
 
 
 def race(digits: delayed.Digits, workers: int, kinds, methods, count: int, target: float, seed: int) -> pd.DataFrame:
     """One row for each method, kind of times and rate: virtual seconds, updates and gradients to the target (infinite
     for a miss), mean delay and share of the time in which workers were idle.
 
-    With a barrier the path does not depend on the times, so each rate is trained once for all kinds."""
-    rows = []
+    The path depends on the order of updates, not on the times: equal orders, as all of a method with a barrier, are
+    trained once."""
+    rows, known = [], {}
     for method in methods:
-        tried, updates, done = rates(method, workers, count), most_updates(method, workers), None
+        tried, size = rates(method, workers, count), batch(method, workers)
         for times in kinds:
-            plan = order(method, workers, times, updates, seed)
-            if done is None or method in ("ssp", "async"):
-                every = max(2, 8 * IMAGES // batch(method, workers))
-                run = delayed.train(digits, plan.read, tried, batch=batch(method, workers), seed=seed, every=every,
+            plan = order(method, workers, times, most_images(workers) // size, seed)
+            path = (size, *tried, plan.read.tobytes())
+            if path not in known:
+                run = delayed.train(digits, plan.read, tried, batch=size, seed=seed, every=max(2, 8 * IMAGES // size),
                                     target=target)
-                done = run.crossing(target)
+                known[path] = run.crossing(target)
+            done = known[path]
             clock = np.concatenate([[0.0], plan.when])
             for rate, steps in zip(tried, done, strict=True):
                 reached = math.isfinite(steps)
                 second = float(np.interp(steps, np.arange(len(clock)), clock)) if reached else math.inf
                 rows.append({"method": method, "workers": workers, "times": times, "rate": rate, "seconds": second,
-                             "updates": steps, "images": steps * batch(method, workers),
+                             "updates": steps, "images": steps * size,
                              "delay": float(plan.staleness.mean()), "idle": float(plan.idle.mean())})
     return pd.DataFrame(rows)
 
 
 def best(table: pd.DataFrame) -> pd.DataFrame:
-    """Of every method, number of workers and kind of times the rate with the fewest seconds: geometric means over
-    `seed`; a rate at which one seed missed is out. `at edge` says that the rate is the lowest or highest tried."""
+    """Of every method, number of workers and kind of times: the rate with the smallest geometric mean of seconds, and
+    means at it; `seconds` are those of each seed at the rate that is best on the others (of one seed, at its own best).
+    A method of which a seed missed there is left out. `at edge`: the best rate is the lowest or highest tried."""
     rows = []
-    for keys, part in table.groupby(["workers", "times", "method"], sort=False):
-        part = part.assign(logs=np.log(part["seconds"]))
-        means = part.groupby("rate")[["logs", "delay", "idle", "images"]].mean()
-        rate = means["logs"].idxmin()
-        if not math.isfinite(means["logs"][rate]):
+    table = table if "seed" in table else table.assign(seed=0)
+    for (workers, times, method), part in table.groupby(["workers", "times", "method"], sort=False):
+        grid = part.pivot(index="seed", columns="rate", values="seconds")
+        logs, columns = logs_of(grid.to_numpy()), range(len(grid))
+        seconds, at = logs[columns, held_out(grid.to_numpy())].mean(), int(logs.mean(0).argmin())
+        if not math.isfinite(seconds):
             continue
-        found = means.loc[rate]
-        row = dict(zip(("workers", "times", "method"), keys, strict=True))
-        row |= {"best rate": rate, "at edge": rate in (means.index.min(), means.index.max()),
-                "seconds": math.exp(found["logs"]), "images": found["images"], "delay": found["delay"],
-                "idle": found["idle"], "seeds": part["seed"].nunique() if "seed" in part else 1}
-        rows.append(row)
-    rows.sort(key=lambda row: (row["workers"], TIMES.index(row["times"]), METHODS.index(row["method"])))
+        means = part[part["rate"] == grid.columns[at]][["images", "delay", "idle"]].mean()
+        rows.append({"workers": workers, "times": times, "method": method, "best rate": grid.columns[at],
+                     "at edge": at in (0, grid.shape[1] - 1), "seconds": math.exp(seconds), **means,
+                     "seeds": len(grid)})
+    rows.sort(key=lambda row: (row["workers"], TIMES.index(row["times"]), place(row["method"])))
     return pd.DataFrame(rows)
 
 
@@ -115,17 +135,17 @@ def recorded(runs) -> pd.DataFrame:
         if run.config.get("evidence") == "tta":
             part = {key: run.config[key] for key in ("method", "workers", "times", "seed")}
             part |= {"rate": run.config["rates"]}
-            part |= {name: [row.value for row in run.series(name)] for name in ("seconds", "images", "delay", "idle")}
-            parts.append(pd.DataFrame(part))
+            parts.append(pd.DataFrame(part | {name: [row.value for row in run.series(name)] for name in ASKED}))
     return pd.concat(parts) if parts else pd.DataFrame()
 
 
 def evidence(lab, settings, table: pd.DataFrame, seed: int) -> None:
     """Record a race, one run for each method and kind of times."""
     for (method, workers, times), part in table.groupby(["method", "workers", "times"], sort=False):
-        rows = [(name, value) for name in ("seconds", "images", "delay", "idle") for value in part[name]]
-        lab.evidence("tta", rows, method=method, workers=int(workers), times=times, seed=seed,
-                     rates=part["rate"].tolist(), target=settings.target, train=settings.train)
+        rows = [(name, value) for name in ASKED for value in part[name]]
+        lab.evidence("tta", rows, source="simulated", method=method, workers=int(workers), times=times, seed=seed,
+                     rates=part["rate"].tolist(), target=settings.target, train=settings.train,
+                     images=most_images(int(workers)))
 
 
 def saturation(shards: int, counts, message: float = 0.1, updates: int = 4000, seed: int = 0) -> pd.DataFrame:
@@ -172,8 +192,31 @@ def real(workers: int, steps: int, sleeps: dict, **options):
         return run_ranks(server_ranks.train, 1 + workers, folder, steps, 8 * workers, sleeps=sleeps, **options)[0]
 
 
-def same_as_synchronous(workers: int, steps: int = 12) -> float:
-    """Largest difference of a parameter between the synchronous server and a stale-synchronous one with bound 0."""
+def one_slow(workers: int, sleep: float = 0.01, factor: float = 4.0) -> dict:
+    """Seconds that each worker sleeps for a gradient: the last one `factor` times as long as the others."""
+    return {worker: sleep * (factor if worker == workers - 1 else 1.0) for worker in range(workers)}
+
+
+def staleness(workers: int, updates: int) -> pd.DataFrame:
+    """Source (real, simulated), worker and staleness of each of so many updates: asynchronous, one worker slow."""
+    sleeps = one_slow(workers)
+    report = real(workers, updates, sleeps, mode="asynchronous", until=updates)
+    rows = [("real", row.worker, row.staleness) for row in report.updates if row.staleness is not None]
+    slow = {worker: sleep / sleeps[0] for worker, sleep in sleeps.items()}
+    plan = events.asynchronous(workers, updates, events.Compute("constant", sleeps[0], slow=slow))
+    rows += [("simulated", *pair) for pair in zip(plan.worker.tolist(), plan.staleness.tolist(), strict=True)]
+    return pd.DataFrame(rows, columns=["source", "worker", "staleness"])
+
+
+def same_as_synchronous(workers: int, steps: int = 12) -> tuple[float, float]:
+    """(largest difference of a parameter between the synchronous server and a stale-synchronous one with bound 0, how
+    far a parameter has moved at most)."""
     uneven = {worker: 0.002 * worker for worker in range(workers)}
-    one, other = (real(workers, steps, uneven, mode=mode, momentum=0.9) for mode in ("synchronous", "ssp"))
-    return max(float((a - b).abs().max()) for a, b in zip(one.parameters, other.parameters, strict=True))
+    one, other = (real(workers, steps, uneven, mode=mode, momentum=0.9).parameters for mode in ("synchronous", "ssp"))
+    start = [p.detach() for p in server_ranks.network().parameters()]
+    return furthest(one, other), furthest(one, start)
+
+
+def furthest(some, others) -> float:
+    """The largest difference between parameters; NaN if there is one."""
+    return float(np.max([(a - b).abs().max().item() for a, b in zip(some, others, strict=True)]))

@@ -190,8 +190,8 @@ class Trained:
     test: np.ndarray
 
     def crossing(self, target: float) -> np.ndarray:
-        """Updates until the probe's loss is at the target, log-linear between evaluations; infinite for a miss."""
-        found = np.full(self.losses.shape[1], math.inf)
+        """Updates until the probe's loss is at the target, log-linear in between; 0 if it begins there, inf: a miss."""
+        found = np.where(self.losses[0] <= target, 0.0, math.inf)
         for arm, column in enumerate(self.losses.T):
             below = np.flatnonzero(column <= target)
             if len(below) and (at := below[0]) > 0:

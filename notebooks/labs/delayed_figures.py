@@ -92,7 +92,7 @@ def by_rate(runs, source: str, momenta):
     for ax, momentum in zip(np.atleast_1d(axes), momenta, strict=True):
         every = []
         for n, delay in enumerate(delayed_study.delays(runs, momentum)):
-            means = delayed_study.middle(delayed_study.accuracies(runs, momentum, delay))
+            means = delayed_study.accuracy(runs, momentum, delay)
             colour = (GREY, *viz.SERIES)[n % (1 + len(viz.SERIES))]
             ax.plot(means.index, means.values, color=colour, marker=viz.MARKERS[n % 7], linestyle=viz.LINES[n % 4],
                     label=f"{delay}", markersize=4)
@@ -182,7 +182,7 @@ def rescued(recorded, yours):
 
 
 def momenta(recorded, yours):
-    """Loss with each momentum over that without, each at its best rate, against the number of workers."""
+    """Loss with each momentum over that without, each tuned, against the number of workers."""
     fig, ax = viz.figure(height=2.9)
     rows, said, every = [], [], set()
     for name, runs, colour, *_ in looks(recorded, yours):
@@ -191,7 +191,8 @@ def momenta(recorded, yours):
             continue
         base = table[table["momentum"] == 0.0].set_index("workers")["loss"]
         for n, (momentum, part) in enumerate(table[table["momentum"] > 0].groupby("momentum")):
-            factor = (part.set_index("workers")["loss"] / base).dropna()
+            factor = part.set_index("workers")["loss"] / base
+            factor = factor[np.isfinite(factor)]
             label = None if rows else f"{momentum:g}"
             look = {"color": colour, "marker": viz.MARKERS[n], "linestyle": viz.LINES[n % 4], "label": label}
             ax.plot(factor.index, factor.values, **look)
@@ -200,11 +201,11 @@ def momenta(recorded, yours):
                         + ", ".join(f"{workers} worker{'s' * (workers > 1)} x {value:.2f}"
                                     for workers, value in factor.items()))
         rows.append(table.assign(source=name))
-    if not rows:
-        return empty("no training with random delays")
+    if not every:
+        return empty("no training with random delays, with and without momentum")
     ax.axhline(1, color=viz.LITERATURE, linestyle=":")
     viz.log2_axis(ax, sorted(every), "workers")
     ax.legend(title="momentum", loc="upper left", ncols=3, title_fontsize=8)
     viz.log2_axis(ax, [0.8, 1, 1.2, 1.5, 2], "loss, against no momentum", axis="y")
-    alt = "Training loss with momentum over that without, each at its own best rate. " + "; ".join(said) + "."
+    alt = "Training loss with momentum over that without, rates chosen on other seeds. " + "; ".join(said) + "."
     return fig, alt, pd.concat(rows)

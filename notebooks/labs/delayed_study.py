@@ -9,10 +9,12 @@ import pandas as pd
 
 from labkit.simulate import events
 from labs import delayed, plan05
-from labs.rules_asynchronous import by_rate, flat_set, usable
+from labs.async_tables import Table, held_out, logs_of, tables
+from labs.rules_asynchronous_tuned import flat_set, usable
 
 LEVEL = 0.88  # validation accuracy from which on a rate is called usable
-SCORES = ("validation_accuracy", "test_accuracy", "train_loss")
+ACCURACIES = ("validation_accuracy", "test_accuracy")
+SCORES = (*ACCURACIES, "train_loss")
 
 
 def _record(lab, name: str, run: delayed.Trained, rates, **config) -> None:
@@ -55,15 +57,23 @@ def random_delays(lab, settings, digits: delayed.Digits, progress=None) -> None:
             progress.update(at + 1)
 
 
+def table(runs, momentum: float, delay: int) -> Table | None:
+    """Accuracies with a constant delay, of all seeds there are; None without runs."""
+    select = {"evidence": "delayed", "momentum": momentum, "delay": delay}
+    return next(iter(tables(runs, select, ACCURACIES, 1, 1.0)), None)
+
+
+def accuracy(runs, momentum: float, delay: int, part: str = "validation") -> pd.Series:
+    """Mean over the seeds, by rate."""
+    found = table(runs, momentum, delay)
+    return pd.Series(found.values[f"{part}_accuracy"].mean(0), found.rates) if found else pd.Series(dtype=float)
+
+
 def usable_rates(runs, momentum: float) -> dict:
     """{delay: geometric mean over seeds of the largest usable rate}; a delay at which none is usable, or the largest
     tried still is, is left out."""
-    found = {}
-    for delay in delays(runs, momentum):
-        rates = usable(accuracies(runs, momentum, delay), LEVEL, 1)
-        if rates:
-            found[delay] = float(np.exp(np.mean(np.log(rates))))
-    return found
+    found = {delay: usable(table(runs, momentum, delay), LEVEL) for delay in delays(runs, momentum)}
+    return {delay: float(np.exp(np.mean(np.log(rates)))) for delay, rates in found.items() if rates}
 
 
 def delays(runs, momentum: float) -> list[int]:
@@ -71,39 +81,31 @@ def delays(runs, momentum: float) -> list[int]:
                    if run.config.get("evidence") == "delayed" and run.config["momentum"] == momentum})
 
 
-def accuracies(runs, momentum: float, delay: int, part: str = "validation") -> dict:
-    """{rate: {seed: accuracy}}."""
-    return by_rate(runs, f"{part}_accuracy", {"evidence": "delayed", "momentum": momentum, "delay": delay})
-
-
-def middle(found: dict) -> pd.Series:
-    """Mean over the seeds, by rate."""
-    means = {rate: float(np.mean(list(values.values()))) for rate, values in sorted(found.items())}
-    return pd.Series(means, dtype=float)
-
-
 def kept_and_divided(runs, images: int = 452) -> pd.DataFrame:
     """Test accuracy by delay of the best rate of delay 0 and of that rate / delay; of the flat set's rates the largest,
     which is the one that a delay hurts most."""
-    base = accuracies(runs, 0.0, 0)
-    if not base:
+    base = table(runs, 0.0, 0)
+    if base is None:
         return pd.DataFrame()
     rate, rows = flat_set(base, images)[-1], []
     for delay in delays(runs, 0.0):
-        tests = middle(accuracies(runs, 0.0, delay, "test"))
+        tests = accuracy(runs, 0.0, delay, "test")
         rows.append({"delay": delay, "rate": rate, "kept": tests.get(rate, math.nan),
-                     "divided": tests.get(rate / max(delay, 1), math.nan), "best": tests.max()})
+                     "divided": tests.get(rate / max(delay, 1), math.nan)})
     return pd.DataFrame(rows)
 
 
 def losses(runs) -> pd.DataFrame:
-    """Final training loss by number of workers and momentum, each at its own best rate (geometric mean over seeds)."""
+    """Final training loss by number of workers and momentum, geometric mean over seeds, each at the rate that is best
+    on the other seeds (of one seed: at its own best rate). `at edge`: the best rate is the lowest or highest tried."""
     rows = []
     cases = [run.config for run in runs if run.config.get("evidence") == "implicit"]
     for workers, momentum in sorted({(case["workers"], case["momentum"]) for case in cases}):
-        found = by_rate(runs, "train_loss", {"evidence": "implicit", "workers": workers, "momentum": momentum})
-        means = {rate: float(np.exp(np.mean(np.log(list(values.values()))))) for rate, values in found.items()}
-        rate = min(means, key=means.get)
-        rows.append({"workers": workers, "momentum": momentum, "best rate": rate, "loss": means[rate],
-                     "at edge": rate in (min(means), max(means))})
+        select = {"evidence": "implicit", "workers": workers, "momentum": momentum}
+        found = tables(runs, select, ("train_loss",), 1)[0]
+        values = found.values["train_loss"]
+        logs, at = logs_of(values), int(logs_of(values).mean(0).argmin())
+        rows.append({"workers": workers, "momentum": momentum, "best rate": found.rates[at],
+                     "loss": float(np.exp(logs[range(len(logs)), held_out(values)].mean())),
+                     "at edge": at in (0, len(found.rates) - 1)})
     return pd.DataFrame(rows)

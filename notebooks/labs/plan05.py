@@ -28,11 +28,12 @@ class Profile:
         ["constant", "lognormal", "straggler"], "kinds of compute time of the race",
         among=["constant", "lognormal", "straggler", "exponential"],
     )
-    race_rates: int = setting(5, "octaves of rates tried by each method of the race", least=2, most=8)
-    target: float = setting(0.3, "training loss, on 512 images, that ends the race", above=0.0)
+    race_bounds: list[int] = setting([1, 3, 8], "bounds of stale-synchronous in the race", least=0, most=64, empty=True)
+    race_rates: int = setting(5, "rates, an octave apart, of each method of the race", least=2, most=8)
+    target: float = setting(0.3, "training loss, on 512 images, that ends the race", above=0.0, most=2.0)
     shards: list[int] = setting([1, 2, 4], "shards of the simulated server", least=1, most=64)
     shard_workers: list[int] = setting([1, 4, 16, 64, 128], "workers of the simulated server", least=1, most=512)
-    ranks: int = setting(3, "real workers beside the server", least=2, most=8)
+    ranks: int = setting(4, "real workers beside the server", least=2, most=8)
     rank_updates: int = setting(60, "gradients of each real worker", least=4)
     lost_repeats: int = setting(1, "how often the race of lost updates is run", least=1)
 
