@@ -164,6 +164,7 @@ def test_real_ranks_meet_in_pairs_without_losing_anything(tmp_path):
     assert found == [40] * 4
     np.testing.assert_allclose(table.mean(0), began.mean(0), rtol=0, atol=1e-12)  # no meeting was torn by another
     assert mix_ranks.spread(table.numpy()) < 1e-6 * mix_ranks.spread(began)
+    assert not [*tmp_path.glob("*.lock")]
 
 
 def test_nobody_waits_for_a_partner_that_does_nothing(tmp_path):

@@ -145,16 +145,25 @@ def choice(**changes):
 @pytest.mark.parametrize("changes, words", [
     ({"compressor": "none", "tau": 32}, "sent 39,804 bytes, 10,000 are allowed"),
     ({"tau": 8}, "(a wire of 5,376 bytes goes to 3 others)"),
-    ({"rate": 1e-4}, "within the budget, but the accuracy is"),
+    ({"rate": 1e-4}, "within the budget, but the validation accuracy is"),
     ({"tau": 24}, "multiple of tau"),
     ({"steps": 4096, "tau": 4096}, "tau <= steps <= 512"),
     ({"rate": -1}, "rate must be above 0"),
     ({"compressor": "zip"}, "zip"),
-    ({"compressor": "powersgd"}, "real ranks only"),
+    ({"compressor": "powersgd", "tau": 16}, "3,744 bytes are within the budget, but the validation accuracy"),
+    ({"compressor": "powersgd", "options": {"start": 2}}, "sent 79,608 bytes"),
+    ({"compressor": "powersgd", "options": {"rank": 0}}, "rank 0 must be"),
     ({"options": {"density": 0.1}}, "density"),
 ])  # fmt: skip
 def test_a_choice_that_fails_is_told_why(changes, words):
     assert words in budget.kept(budget.play(choice(**changes)))
+
+
+def test_what_is_chosen_by_is_not_what_counts():
+    played = budget.Played({}, validation=0.9, test=0.79, sent=100.0)
+    assert "on the test images, which count" in budget.kept(played) and "0.79" not in budget.kept(played)
+    assert "validation accuracy is 0.790" in budget.kept(budget.Played({}, validation=0.79, test=0.9, sent=100.0))
+    assert budget.kept(budget.Played({}, validation=0.8, test=0.8, sent=100.0)) is None
 
 
 def test_without_a_choice_there_is_no_answer(capsys):

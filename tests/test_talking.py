@@ -1,18 +1,14 @@
-"""Saying less: workers in one process against autograd, formulas and real ranks; the rules of lab 06; the systems."""
+"""Saying less: workers in one process against autograd, formulas and real ranks."""
 
-import ast
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
-from labs import phase, rules_talking, rules_talking_counts, talking, talking_ranks, talking_study
+from labs import phase, talking, talking_arms, talking_ranks
 
-from labkit import claims
 from labkit.errors import RequestError
-from labkit.lab import course
-from labkit.paths import root
-from labkit.runs import Header, Store
 from labkit.training.ranks import run_ranks
 
 
@@ -76,6 +72,9 @@ def test_bytes_are_those_of_the_wire_times_who_hears_it(digits, label, wire, clo
 def test_a_rate_that_diverges_counts_as_nothing_right(digits):
     run = talking.compressed(digits, talking.METHODS["top-k 1 %"], [0.1, 1e6], steps=16)
     assert run.validation[0] > 0.2 and run.validation[1] < 0.2
+    for label in ("top-k 1 %", "QSGD 4 levels", "DGC 1 %", "PowerSGD rank 1"):  # an arm that is lost is counted on
+        sent = [talking.compressed(digits, talking.METHODS[label], rates, steps=10).sent for rates in ([0.1], [1e6])]
+        assert sent[0] == sent[1] > 0
     with pytest.raises(RequestError, match="multiple of tau"):
         talking.compressed(digits, talking.Method("local", tau=3), [0.1], steps=8)
 
@@ -91,138 +90,61 @@ def test_workers_in_one_process_equal_labkits_optimizers_on_real_ranks(digits):
     torch.testing.assert_close(centre[0], torch.cat([part.flatten() for part in alone]), atol=1e-6, rtol=1e-5)
 
 
+def test_powersgd_is_torchs_own(digits):
+    """The hook of torch under DDP on real ranks, four exchanges after the two whole ones."""
+    alone = talking.compressed(digits, talking.METHODS["PowerSGD rank 1"], [0.25], workers=2, steps=6)
+    vector = torch.cat([part.flatten() for part in alone.weights])
+    for report in run_ranks(talking_ranks.trained, 2, "PowerSGD rank 1", 0.25, 6):
+        assert report["moved"] > 0.05 and (report["weights"] - vector).abs().max() < 1e-6
+        words = 2 * 6634 + 4 * (32 + 196 + 32 + 10 + 32 + 10)
+        assert report["sent"] == alone.sent == 4 * words  # 2 (P-1) / P is 1
+    whole = talking.Method("whole", "powersgd", {"start": 6})
+    away = talking.compressed(digits, whole, [0.25], workers=2, steps=6).weights
+    assert (torch.cat([part.flatten() for part in away]) - vector).abs().max() > 1e-3
+
+
+def test_powersgd_keeps_what_is_left_and_is_exact_at_full_rank():
+    gradients = [torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(at)) for at in range(5)]
+    low, full = (talking_arms.arm("powersgd", 3, [(6, 5)], rank=rank, start=0) for rank in (2, 100))
+    heard = []
+    for each in gradients:
+        heard.append(low.mean(0, each))
+        torch.testing.assert_close(full.mean(0, each), each.mean(0))
+        assert np.linalg.matrix_rank(heard[-1].numpy(), tol=1e-4) == 2
+        low.next()
+    torch.testing.assert_close(sum(heard) + low.rest[0].mean(0), sum(each.mean(0) for each in gradients))
+    assert low.payload == 5 * 4 * 2 * (6 + 5) and full.payload == 5 * 4 * 30
+    for options, words in (({"rank": 0}, "from 1 on"), ({"start": 0.5}, "whole number"), ({"ran": 1}, "rank, start")):
+        with pytest.raises(RequestError, match=words):
+            talking_arms.arm("powersgd", 3, [(6, 5)], **options)
+
+
 def test_the_map_is_the_cost_model():
-    job = phase.Job(words=1_000_000, rows=1000, compute=0.1, sigma=0.0, alpha=0.0, encode=0.0)
+    free = {"1-bit": (0.0, 0.0), "top-k 1 %": (0.0, 0.0)}
+    job = phase.Job(words=1_000_000, rows=1000, compute=0.1, sigma=0.0, alpha=0.0, encode=free)
     found = phase.step_seconds(4, 1e8, job)
     assert found["dense"] == pytest.approx(0.1 + 1.5 * 4e6 / 1e8)
     assert found["local SGD, tau 16"] == pytest.approx(0.1 + 1.5 * 4e6 / 1e8 / 16)
     assert found["top-k 1 %"] == pytest.approx(0.1 + 3 * 8e4 / 1e8)
     assert found["gossip, one-peer"] == pytest.approx(0.1 + 4e6 / 1e8)
+    coded = dataclasses.replace(job, encode=free | {"1-bit": (2e-8, 1e-8)}, beta=1e-8, collective="naive")
+    again = phase.step_seconds(4, 1e8, coded)  # twice the seconds a byte; packed once, unpacked from four
+    more = (2e-8 + 4 * 1e-8) * 1e6 + 3 * phase.wire("1-bit", job) / 1e8
+    assert again["1-bit"] - found["1-bit"] == pytest.approx(more)
+    assert again["dense"] == pytest.approx(0.1 + 6 * 4e6 / 0.5e8)
     slow, fast = phase.diagram(phase.Job(), {"local SGD, tau 16": math.inf}, (4,), (1e6, 1e12)).argmin(0)[0]
     assert list(phase.WAYS)[slow] == "top-k 1 %" and list(phase.WAYS)[fast] in ("dense", "gossip, one-peer")
 
 
-def made(tmp_path, entries):
-    """Runs of evidence: (rows, config) each."""
-    store, runs = Store(tmp_path), []
-    for rows, config in entries:
-        with store.write(Header("06", config, hardware={}, software={}, claims={})) as writer:
-            for metric, value, *samples in rows:
-                writer.metric(metric, value, samples=samples[0] if samples else 0)
-        runs.append(writer.run)
-    return runs
-
-
-def arm(seed, test, best=1, rates=(0.1, 0.2, 0.4), sent=100.0, **config):
-    validation = [0.5] * len(rates)
-    validation[best] = 0.9
-    scores = [0.4] * len(rates)
-    scores[best] = test
-    rows = [("validation", value) for value in validation] + [("test", value) for value in scores] + [("sent", sent)]
-    return rows, {"seed": seed, "rates": list(rates), **config}
-
-
-def signs(gaps, **more):
-    return [arm(seed, 0.8 + (gap if label == "1-bit" else 0.0), evidence="compressed", method=label, **more)
-            for seed, gap in enumerate(gaps) for label in ("1-bit", "1-bit, no feedback")]
-
-
-def test_feedback_needs_seeds_one_grid_and_a_rate_inside(tmp_path):
-    judge = rules_talking.feedback_helps
-    gaps = [0.05, 0.04, 0.06]
-    assert judge(made(tmp_path / "a", signs(gaps)), select={}, seeds=3).outcome == "holds"
-    assert judge(made(tmp_path / "b", signs([-g for g in gaps])), select={}, seeds=3).outcome == "contradicted"
-    assert judge(made(tmp_path / "c", signs([0.05, -0.05, 0.01])), select={}, seeds=3).outcome == "not seen"
-    assert judge(made(tmp_path / "d", signs(gaps)), select={}, seeds=4).outcome == "not attempted"
-    assert judge(made(tmp_path / "e", signs(gaps, best=2)), select={}, seeds=3).outcome == "not attempted"
-    twice = signs(gaps[:1]) + signs(gaps[:1], steps=1) + signs(gaps[:1], steps=2)
-    assert judge(made(tmp_path / "f", twice), select={}, seeds=3).outcome == "not attempted"
-
-
-def test_periods_want_bytes_as_one_over_tau_and_less_accuracy(tmp_path):
-    def case(name, drop, power=1.0):
-        runs = [arm(seed, 0.9 - drop * at + 0.001 * seed, sent=1000 / tau**power, evidence="periods", way="averaging",
-                    tau=tau) for seed in range(3) for at, tau in enumerate((1, 2, 4, 8))]
-        return rules_talking.period_costs(made(tmp_path / name, runs), select={}, periods=[1, 2, 4, 8], seeds=3,
-                                          slope=0.02)
-
-    assert case("a", 0.01).outcome == "holds" and case("b", -0.01).outcome == "contradicted"
-    assert case("c", 0.01, power=0.5).outcome == "contradicted"
-
-
-def test_identities_reject_nan_and_planted_mistakes(tmp_path):
-    ring = [("decay", 1 / 3 + 2 / 3 * math.cos(2 * math.pi / size), size) for size in (4, 8)]
-    config = {"evidence": "decay", "graph": "ring"}
-    judge = rules_talking_counts.decays_as_eigenvalue
-    assert judge(made(tmp_path / "a", [(ring, config)]), ranks=[4, 8], error=1e-3).outcome == "holds"
-    for name, value in (("b", math.nan), ("c", 0.79)):
-        runs = made(tmp_path / name, [(ring, config), ([("decay", value, 8)], {**config, "real": True})])
-        assert judge(runs, ranks=[4, 8], error=1e-3).outcome == "contradicted"
-    assert judge(made(tmp_path / "d", [(ring, config)]), ranks=[16], error=1e-3).outcome == "not attempted"
-    real = [("error", 0.0), ("sent", 5.0), ("sent", 5.0), ("sent_alone", 5.0)]
-    same = rules_talking_counts.ranks_say_the_same
-    for rows, outcome in ((real, "holds"), ([*real, ("sent", 6.0)], "contradicted"),
-                          ([*real, ("error", math.nan)], "contradicted"), (real[:1], "not attempted")):
-        folder = tmp_path / outcome / str(len(rows)) / str(rows[-1][0])
-        runs = made(folder, [(rows, {"evidence": "real", "method": "x"})])
-        assert same(runs, methods=["x"], error=1e-3).outcome == outcome
-
-
-def test_bias_is_found_in_what_rounds_down(tmp_path):
-    vector, generator = torch.randn(2000, generator=torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
-    for name, keep, outcome in (("right", 1.0, "holds"), ("down", 0.9, "contradicted")):
-        heard = torch.stack([keep * vector * (torch.rand(2000, generator=generator) < 0.5) * 2 for _ in range(200)])
-        each = (heard - vector).square().sum(1).mean()
-        bias = float((heard.mean(0) - vector).square().sum() / (each / 200))
-        rows = [("bias", bias), ("variance", float(each / vector.square().sum()))]
-        runs = made(tmp_path / name, [(rows, {"evidence": "moments", "compressor": "q", "levels": 1, "draws": 200})])
-        found = rules_talking_counts.unbiased_within(runs, compressor="q", levels=[1], bias=1.25, draws=100)
-        assert found.outcome == outcome, found
-
-
-def test_links_have_to_turn_the_order_round(tmp_path):
-    ways = ["dense", "1-bit", "top-k 1 %"]
-
-    def judged(name, slow, fast):
-        runs = [([("predicted", v) for v in says] + [("measured", v) for v in took],
-                 {"evidence": "throttled", "bandwidth": point, "ways": ways})
-                for point, (says, took) in ((1.0, slow), (2.0, fast))]
-        return rules_talking.links_as_predicted(made(tmp_path / name, runs), points=[1.0, 2.0], level=0.25).outcome
-
-    slow, fast = ([9, 3, 2], [9, 3, 2]), ([1, 3, 2], [1, 3, 2])
-    assert judged("a", slow, fast) == "holds" and judged("b", slow, slow) == "not attempted"
-    assert judged("c", slow, (fast[0], [3, 1, 2])) == "not seen"
-
-
-def test_every_claim_of_the_lab_has_a_rule_and_no_remembered_figure():
-    found = {claim.id: claim for claim in claims.load("06")}
-    assert set(found) >= {f"S{number}" for number in range(34, 45)} and all(claim.rule for claim in found.values())
-    assert found["S43"].grade == "remembered" and not found["S43"].literature
-
-
-def test_every_system_is_shown_by_something_that_exists():
-    table, numbers = talking_study.systems(), course()
-    assert table["system"].is_unique and len(table) >= 90
-    assert set(table["category"]) <= {"operator", "network", "training"}
-    assert set(table["shown"]) <= {"run", "simulated", "cost model", "table"} and set(table["lab"]) <= set(numbers)
-    for row in table.itertuples():
-        known = row.reference in ("not in the survey", "not numbered here")
-        assert known or 1 <= int(row.reference) <= 280, row.system
-        module, name = row.where.split(":")
-        path = root() / ("" if module.startswith("labkit.") else "notebooks") / (module.replace(".", "/") + ".py")
-        names = set()
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            names |= {node.name} if hasattr(node, "name") else set()
-            names |= {part.id for part in getattr(node, "targets", ()) if isinstance(part, ast.Name)}
-        assert name in names, f"{row.system}: {row.where}"
-
-
-def test_the_tuned_table_takes_the_mean_over_seeds(tmp_path):
-    rows = [("validation", 0.5), ("validation", 0.9), ("test", 0.4), ("test", 0.8), ("reached", math.inf),
-            ("reached", 8), ("spread", 0), ("spread", 0), ("sent", 640.0)]
-    configs = [{"evidence": "compressed", "method": "dense", "rates": [1, 2], "seed": seed, "steps": 64}
-               for seed in (0, 1)]
-    table = talking_study.best(made(tmp_path, [(rows, config) for config in configs]), "compressed")
-    row = table.iloc[0]
-    assert (row["rate"], row["test"], row["reached"], row["bytes a step"], row["seeds"]) == (2, 0.8, 8, 10, 2)
-    assert np.isclose(row["low"], 0.8) and row["at end"]
+def test_a_job_is_calibrated_from_parts_that_real_ranks_have_measured():
+    parts = {"gradient": 0.003, "message of 1 word": 0.001, "message": 0.001 + 4 * 65536 * 1e-9,
+             "packing, 1-bit": 0.65536, "unpacking, 1-bit": 0.065536, "packing, top-k 1 %": 0.0,
+             "unpacking, top-k 1 %": 0.0}
+    job = phase.calibrated(parts)
+    assert (job.words, job.rows, job.compute, job.alpha) == (65536, 256, 0.003, 0.001)
+    assert job.beta == pytest.approx(1e-9) and job.encode["1-bit"] == pytest.approx((1e-5, 1e-6))
+    assert phase.step_seconds(2, 1e12, job)["gossip, one-peer"] == pytest.approx(0.004 + 262144e-9, rel=1e-3)
+    report = run_ranks(talking_ranks.slowed, 2, [4e6], 16, 1)[0]
+    assert set(report["parts"]) == set(parts) and all(value > 0 for value in report["parts"].values())
+    took = report["took"][0]  # who sends n bytes sleeps n / bandwidth at least
+    assert set(took) == set(phase.WAYS) and took["dense"] > 262144 / 4e6 and took["local SGD, tau 16"] > 262144 / 64e6

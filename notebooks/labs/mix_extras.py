@@ -1,11 +1,12 @@
 """More ways to mix replicas: block momentum, elastic averaging without waiting (a centre at a parameter server), and
 pairwise gossip without waiting (replicas in shared memory). Each is a `labkit.training.wrapper.Wrapper`."""
 
+import weakref
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from labkit.errors import RequestError
 from labkit.training.averaging import LocalSGD
@@ -85,7 +86,8 @@ class Pairwise(Wrapper):
     """AD-PSGD (Lian et al.): before each step a rank draws a partner and both take the mean of their parameters, while
     the partner goes on computing. The replicas are the rows of `table` [P, n], one memory that
     `run_ranks(..., shared={"table": ...})` gives to all; the parameters here become views of row `rank`. Files in
-    `folder` are the locks (POSIX): two rows are changed together or not at all.
+    `folder` are the locks (POSIX): two rows are changed together or not at all. All ranks make theirs together; once
+    everyone holds them open, their names are taken away again, and the locks go when the ranks end.
 
     A gradient may have been computed while its parameters changed: that is the method. When not to use it: with frozen
     or non-float32 parameters unless `table` has their dtype; across machines."""
@@ -97,7 +99,12 @@ class Pairwise(Wrapper):
         if table.shape != (size, count := sum(p.numel() for p in self.parameters)):
             raise RequestError(f"table is {tuple(table.shape)}; for {size} ranks of {count} parameters make it "
                                f"({size}, {count})")
-        self.locks = [open(Path(folder) / f"{rank}.lock", "w") for rank in range(size)]  # noqa: SIM115 - held open
+        names = [Path(folder) / f"{rank}.lock" for rank in range(size)]
+        self.locks = [open(name, "w") for name in names]  # noqa: SIM115 - held open
+        weakref.finalize(self, _close, self.locks)
+        if size > 1:
+            distributed.barrier()
+        names[self.rank].unlink()
         row = table[self.rank].copy_(flatten(self.parameters))
         for p, part in zip(self.parameters, row.split([p.numel() for p in self.parameters]), strict=True):
             p.data = part.view_as(p)
@@ -121,6 +128,11 @@ class Pairwise(Wrapper):
         self._hold(pair, "leave")
         self.steps, self.met = self.steps + 1, self.met + len(pair) - 1
         return loss
+
+
+def _close(files) -> None:
+    for file in files:
+        file.close()
 
 
 def pairwise_rate(size: int) -> float:

@@ -1,17 +1,19 @@
 """Who is fastest where: a model of the seconds per step of methods that say less, over bandwidth and workers.
 
 The waiting for the slowest comes from the simulator in virtual time, the exchange from the alpha-beta model and the
-bytes on the wire; encoding costs seconds per word. When not to use it: as a forecast of a cluster; links share nothing
-here, nothing overlaps with computing, and steps to a target were measured on 4 workers and a small network only."""
+bytes on the wire; encoding costs seconds per word. `calibrated` makes a job of the parts that real ranks have measured.
+When not to use it: as a forecast of a cluster; links share nothing here, nothing overlaps with computing, and steps to
+a target were measured on 4 workers and a small network only."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from labkit.simulate import cost, events
 from labkit.training.gossip import one_peer
-from labs import compressors, talking, talking_ranks, virtual_gossip
+from labs import compressors, talking_ranks, virtual_gossip
 
 WAYS = {  # compressor with options, local steps; gossip apart
     "dense": ("none", {}, 1),
@@ -27,14 +29,32 @@ WORKERS = (2, 4, 8, 16, 32, 64, 128)
 @dataclass(frozen=True)
 class Job:
     """words: of the gradient; rows: of its matrices, for 1-bit. compute: mean seconds of a gradient, log-normal with
-    `sigma`. alpha: seconds a message. encode: seconds a word for packing and unpacking one rank's wire."""
+    `sigma`. alpha: seconds a message. beta: seconds a byte that a message takes even where the link is infinitely fast.
+    collective: the all-reduce in use; None: the cheapest one. encode: of each compressing way, the seconds a word to
+    pack one's own wire, and to unpack one."""
 
     words: int = 25_560_000
     rows: int = 30_000
     compute: float = 0.1
     sigma: float = 0.2
     alpha: float = 2e-5
-    encode: float = 1e-9
+    beta: float = 0.0
+    collective: str | None = None
+    encode: Mapping[str, tuple[float, float]] = field(
+        default_factory=lambda: {"1-bit": (1e-9, 1e-9), "top-k 1 %": (1e-9, 1e-9)})
+
+
+def calibrated(parts: Mapping[str, float]) -> Job:
+    """The job of `talking_ranks.slowed`, from the parts that it measured on free links with all ranks at work at once.
+
+    Ranks that share cores take turns: `parts["gradient"]` is the time until all have theirs, so nothing is left to wait
+    for, and sigma is 0. gloo's all-reduce is a ring."""
+    words, rows = math.prod(talking_ranks.SLOW), talking_ranks.SLOW[0]
+    alpha = parts["message of 1 word"]
+    encode = {way: (parts[f"packing, {way}"] / words, parts[f"unpacking, {way}"] / words)
+              for way in ("1-bit", "top-k 1 %")}
+    beta = max(0.0, parts["message"] - alpha) / (4 * words)
+    return Job(words, rows, parts["gradient"], 0.0, alpha, beta, "ring", encode)
 
 
 def wire(way: str, job: Job) -> float:
@@ -47,12 +67,14 @@ def exchange(way: str, workers: int, bandwidth: float, job: Job) -> float:
     """Seconds of one exchange: the cheapest all-reduce, or an all-gather by a ring with its encoding and the decoding
     of everyone's wires; a message to one neighbour for gossip."""
     name, *_ = WAYS[way]
+    byte = 1 / bandwidth + job.beta
     if name is None:
-        return job.alpha + 4 * job.words / bandwidth
+        return job.alpha + 4 * job.words * byte
     if name == "none":
-        best = cost.best(job.words, workers, job.alpha, 4 / bandwidth)
-        return cost.seconds(best, job.words, workers, job.alpha, 4 / bandwidth)
-    return (workers - 1) * (job.alpha + wire(way, job) / bandwidth) + (1 + workers) * job.encode * job.words
+        chosen = job.collective or cost.best(job.words, workers, job.alpha, 4 * byte)
+        return cost.seconds(chosen, job.words, workers, job.alpha, 4 * byte)
+    pack, unpack = job.encode[way]
+    return (workers - 1) * (job.alpha + wire(way, job) * byte) + (pack + workers * unpack) * job.words
 
 
 def waiting(workers: int, job: Job, steps: int = 96, seed: int = 0) -> dict[str, float]:
@@ -80,18 +102,3 @@ def diagram(job: Job, factors: dict[str, float] | None = None, workers=WORKERS, 
             found = step_seconds(size, bandwidth, job, waits)
             table[:, at, column] = [found[way] * (factors or {}).get(way, 1.0) for way in WAYS]
     return table
-
-
-def predicted(workers: int, bandwidth: float, steps: int, overhead: dict[str, float]) -> dict[str, float]:
-    """What `talking_ranks.throttled` should take per step: measured on a free link (`overhead`, which holds computing,
-    encoding and gloo's own time) plus bytes / bandwidth."""
-    found, words = {}, math.prod(talking_ranks.SLOW)
-    for way, (name, options, tau) in WAYS.items():
-        if name is None:
-            sent = 4.0 * words
-        elif name == "none":
-            sent = -(-steps // tau) / steps * talking.on_wire(4 * words, workers, True)
-        else:
-            sent = talking.on_wire(compressors.size(name, words, talking_ranks.SLOW[0], **options), workers, False)
-        found[way] = overhead[way] + sent / bandwidth
-    return found

@@ -22,12 +22,14 @@ class Profile:
     draws: int = setting(200, "wires drawn of one vector, for bias and variance", least=20, most=10**5)
     ranks: int = setting(4, "real processes", least=2, most=8)
     rank_steps: int = setting(8, "steps that real processes repeat", least=4, most=512)
-    throttled_steps: int = setting(16, "steps of each method on a slow link", least=4, most=500)
+    throttled_steps: int = setting(16, "steps of each method on a slow link, a multiple of 16", least=16, most=512)
     liar_seeds: int = setting(1, "seeds of the trainings with a liar", least=1, most=20)
 
     def __post_init__(self):
         if odd := [tau for tau in self.periods if self.steps % tau]:
             raise RequestError(f"steps {self.steps} are no multiple of the periods {odd}; choose a multiple of all")
+        if self.throttled_steps % 16:
+            raise RequestError(f"throttled_steps {self.throttled_steps} is no multiple of 16; choose one")
 
 
 def rates(settings: Profile, scale: float = 1.0) -> list[float]:

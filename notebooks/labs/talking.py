@@ -15,7 +15,7 @@ from torch import Tensor
 from labkit.datasets import images
 from labkit.errors import RequestError
 from labkit.training import gossip
-from labkit.training.compression import State, hook_of
+from labs.talking_arms import arm
 
 HIDDEN, PIXELS, CLASSES = 32, 196, 10
 SHAPES = ((HIDDEN, PIXELS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,))
@@ -26,7 +26,7 @@ DENSE = 4 * WORDS  # bytes
 @dataclass(frozen=True)
 class Method:
     """What each rank says: every `tau` steps the sum of its gradients, by compressor `name` with `options`
-    (`labkit.training.compression.hook_of`). With tau above 1 it moves along its own gradients in between.
+    (`labs.talking_arms.arm`). With tau above 1 it moves along its own gradients in between.
 
     scale: its rates are the common ones times this; 1/8 with momentum 0.9, which moves ten times as far."""
 
@@ -48,6 +48,7 @@ METHODS = {method.label: method for method in (
     Method("top-k 10 %", "topk", {"density": 0.1}),
     Method("top-k 1 %", "topk", {"density": 0.01}),
     Method("DGC 1 %", "dgc", {"density": 0.01, "stage": 8}, scale=0.125),
+    Method("PowerSGD rank 1", "powersgd", {"rank": 1}),
 )}  # fmt: skip
 
 
@@ -158,13 +159,10 @@ def compressed(digits: Digits, method: Method, rates: Sequence[float], *, worker
     gradients; everyone then goes on from the old common parameters minus rate x the mean of what was heard.
 
     Raises:
-        RequestError: steps is no multiple of tau; the method is unknown, or not one for a bare loop."""
+        RequestError: steps is no multiple of tau; the method or an option of it is unknown."""
     if steps % method.tau:
         raise RequestError(f"steps {steps} must be a multiple of tau {method.tau}: the last gradients would be lost")
-    states = [[hook_of(method.name, seed, worker=worker, **method.options)[0] for worker in range(workers)]
-              for _ in rates]
-    if not isinstance(states[0][0], State):
-        raise RequestError(f"{method.name} works on real ranks only; choose another compressor")
+    arms = [arm(method.name, workers, SHAPES, seed, **method.options) for _ in rates]
     nets, curve = Nets(len(rates) * workers, seed), _Curve(digits, rates, workers, target, every)
     rows = draws(len(digits.train[1]), workers, steps, batch, seed)
     rate = torch.tensor(rates).repeat_interleave(workers)
@@ -178,22 +176,14 @@ def compressed(digits: Digits, method: Method, rates: Sequence[float], *, worker
                 nets.weights[place] = nets.weights[place] - wide[place] * gradient
         if (step + 1) % method.tau == 0:
             for place, part in enumerate(sums):
-                means = [_mean(own, place, part[arm * workers : (arm + 1) * workers]) for arm, own in enumerate(states)]
+                means = [own.mean(place, said) for own, said in zip(arms, part.split(workers), strict=True)]
                 common[place] = common[place] - wide[place] * torch.stack(means).repeat_interleave(workers, 0)
                 nets.weights[place] = common[place]
                 part.zero_()
-            for state in [state for own in states for state in own]:
-                state.step += 1
+            for own in arms:
+                own.next()
             curve.look(step + 1, nets)
-    return curve.end(nets, on_wire(states[0][0].payload, workers, states[0][0].compressor.closed))
-
-
-def _mean(states: Sequence[State], place: int, gradients: Tensor) -> Tensor:
-    """What every rank makes of all wires; a gradient that is not finite (a rate too high) is not sent: NaN."""
-    if not gradients.isfinite().all() or gradients.abs().max() > 1e4:
-        return torch.full_like(gradients[0], math.nan)
-    return sum(state.now().decode(state.wire(place, own), own) for state, own in zip(states, gradients, strict=True)
-               ) / len(states)
+    return curve.end(nets, on_wire(arms[0].payload, workers, arms[0].closed))
 
 
 def averaged(digits: Digits, way: str, tau: int, rates: Sequence[float], *, workers: int = 4, steps: int = 256,

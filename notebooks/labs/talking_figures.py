@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from labkit.teach import viz
 from labkit.training import gossip
@@ -56,36 +58,60 @@ def said(density: float, tau: int, levels: int, megabytes_a_second: float, worke
     return fig, f"{head} {told}.", table
 
 
+def place_labels(fig, ax, entries) -> None:
+    """A label beside each of `entries` (x, y, text, colour), where it covers no line, no other label and no border: of
+    some places around the point the one that covers least, with a thin line to it if it is far."""
+    fig.draw_without_rendering()
+    boxes = [Bbox.from_extents(*(part.min(0) - 4), *(part.max(0) + 4))
+             for part in (ax.transData.transform(line.get_xydata()) for line in ax.lines)]
+    inside, near = ax.get_window_extent(), [(side * 7, 0.0) for side in (1, -1)] + [(0, 11), (0, -11)]
+    places = near + [(side * 9 * step, up * 11 * step) for step in (1, 2, 3) for up in (1, -1) for side in (1, -1)]
+    for x, y, text, colour in entries:
+        best = None
+        for right, up in places:
+            label = ax.annotate(text, (x, y), xytext=(right, up), textcoords="offset points", fontsize=7.5,
+                                color=colour, va="center", ha={0: "center", 1: "left", -1: "right"}[np.sign(right)],
+                                arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6}
+                                if abs(up) > 15 else None)
+            label.update_positions(fig.canvas.get_renderer())
+            box = Text.get_window_extent(label).padded(2)  # without the line to the point
+            covered = sum(_common(box, other) for other in boxes) + 10 * (box.width * box.height - _common(box, inside))
+            if best is None or covered < best[0] - 1e-6:
+                if best:
+                    best[1].remove()
+                best = (covered, label, box)
+            else:
+                label.remove()
+            if best[0] <= 0:
+                break
+        boxes.append(best[2])
+
+
+def _common(one: Bbox, other: Bbox) -> float:
+    both = Bbox.intersection(one, other)
+    return both.width * both.height if both else 0.0
+
+
 def accuracy_bytes(tables: dict[str, pd.DataFrame]):
     """Test accuracy at the tuned rate against bytes a step, of every compressor: {"recorded" or "yours": table}."""
-    fig, ax = viz.figure(width=6.5, height=3.8)
-    parts = []
+    fig, ax = viz.figure(width=6.5, height=4.0)
+    parts, names = [], {}
     for source, table in tables.items():
-        table = table.rename(columns={"bytes a step": "sent"})
-        for row in table.itertuples():
-            x, y = row.sent, 100 * row.test
-            ax.plot([x, x], [100 * row.low, 100 * row.high], color=COLOURS[source], linewidth=1, marker="",
+        for row in table.rename(columns={"bytes a step": "sent"}).itertuples():
+            ax.plot([row.sent] * 2, [100 * row.low, 100 * row.high], color=COLOURS[source], linewidth=1, marker="",
                     linestyle="-")
-            ax.plot([x], [y], color=COLOURS[source], marker="o" if source == "recorded" else "s", linestyle="")
-        parts.append(f"{source}: " + "; ".join(f"{row.case} {100 * row.test:.1f} % at {amount(row.sent)}"
-                                               for row in table.itertuples()))
-    main = next(iter(tables.values())).rename(columns={"bytes a step": "sent"})
-    place, gap = [], 0.055 * max(1.0, np.ptp([value for line in ax.lines for value in line.get_ydata()]))
-    for row in main.sort_values("test", ascending=False).itertuples():
-        x, y = math.log10(row.sent), 100 * row.test
-        while any(abs(x - a) < 0.5 and abs(y - b) < 0.99 * gap for a, b in place):
-            y -= gap / 8
-        place.append((x, y))
-        crowded = any(0.05 < math.log10(other.sent) - x < 0.6 and abs(100 * other.test - y) < gap
-                      for other in main.itertuples())
-        ax.annotate(row.case, (row.sent, 100 * row.test), xytext=(10 ** (x - 0.04 if crowded else x + 0.04), y),
-                    textcoords="data", fontsize=7.5, va="center", ha="right" if crowded else "left",
-                    color=COLOURS[next(iter(tables))])
+            ax.plot([row.sent], [100 * row.test], color=COLOURS[source], marker="o" if source == "recorded" else "s",
+                    linestyle="")
+            names.setdefault(row.case, (row.sent, 100 * row.test, row.case, COLOURS[source]))
+        parts.append(f"{source}: " + "; ".join(f"{row.case} {100 * row.test:.1f} % at {amount(row[-1])}"
+                                               for row in table[["case", "test", "bytes a step"]].itertuples()))
     for at, source in enumerate(tables):
         ax.text(0.98, 0.04 + 0.06 * at, source, color=COLOURS[source], fontsize=8, ha="right", transform=ax.transAxes)
-    ax.set(xscale="log", xlabel="bytes that a worker sends per step", ylabel="test accuracy, %")
     both = pd.concat([table.assign(source=source) for source, table in tables.items()])
-    ax.set_xlim(both["bytes a step"].min() / 1.4, both["bytes a step"].max() * 4)
+    ax.set(xscale="log", xlabel="bytes that a worker sends per step", ylabel="test accuracy, %",
+           xlim=(both["bytes a step"].min() / 3, both["bytes a step"].max() * 3))
+    ax.margins(y=0.12)
+    place_labels(fig, ax, sorted(names.values(), key=lambda entry: -entry[1]))
     return fig, f"Accuracy against bytes, rates tuned. {'. '.join(parts)}.", both
 
 
@@ -154,9 +180,9 @@ def disagreement(size: int = 16, rounds: int = 24):
                      "second eigenvalue": eigenvalue, f"left after {rounds} rounds": path[-1],
                      "exact after": "" if exact is None else exact})
         end = int(np.flatnonzero(keep)[-1])
-        shift = 0.15 if name == "exponential" else 1.0 if path[end] > 1e-14 else 4.0 ** (at - 3)
+        shift = 0.15 if name == "exponential" else 1.0 if path[end] > 1e-14 else 0.05 ** (at - 3)
         viz.direct_label(ax, end, path[end] * shift, name, colour)
-    ax.set(yscale="log", xlabel="rounds", ylabel="disagreement, start = 1", xlim=(0, rounds * 1.28), ylim=(1e-17, 3))
+    ax.set(yscale="log", xlabel="rounds", ylabel="disagreement, start = 1", xlim=(0, rounds * 1.28), ylim=(1e-18, 3))
     table = pd.DataFrame(rows)
     told = "; ".join(f"{row.graph}: second eigenvalue {row[3] or 'none (in turns)'}, {row[4]:.1g} left"
                      for row in table.itertuples())
@@ -191,19 +217,31 @@ def map_of(job: phase.Job, factors: dict[str, float]):
     return fig, f"{key}. Fastest at rising bandwidth, 1 MB/s to 100 GB/s: {told}.", table
 
 
-def throttled(table: pd.DataFrame, source: str):
-    """Predicted and measured seconds per step on slow links."""
-    points = sorted(table["bandwidth"].unique())
-    fig, axes = viz.figure(len(points), 1, width=6.5, height=2.7, sharey=True)
-    for ax, point in zip(np.atleast_1d(axes), points, strict=True):
-        rows = table[table["bandwidth"] == point].reset_index(drop=True)
-        spots = np.arange(len(rows))[::-1]
-        ax.plot(1e3 * rows["predicted"], spots, color="#555555", marker="|", markersize=12, markeredgewidth=1.6,
-                linestyle="")
-        ax.plot(1e3 * rows["measured"], spots, color=COLOURS[source], marker="o", linestyle="")
-        ax.set_yticks(spots, rows["way"])
-        ax.set(xlim=(0, 1.1e3 * rows[["predicted", "measured"]].to_numpy().max()), xlabel="ms a step",
-               title=f"{amount(point)}/s")
+def row_of(size: int, job: phase.Job, table: pd.DataFrame, source: str):
+    """One row of the map, for `size` real ranks: the seconds per step that the model predicts with the constants of
+    `job`, against bandwidth, and what was measured at some points."""
+    fig, ax = viz.figure(width=6.5, height=3.6)
+    bandwidths, ways = np.geomspace(1e6, 1e11, 41), list(phase.WAYS)
+    waits = phase.waiting(size, job)
+    paths = [phase.step_seconds(size, bandwidth, job, waits) for bandwidth in bandwidths]
+    ends = []
+    for at, way in enumerate(ways):
+        colour = viz.SERIES[at]
+        path = [1e3 * point[way] for point in paths]
+        ax.plot(bandwidths, path, color=colour, linestyle=viz.LINES[at % 4], marker="")
+        rows = table[table["way"] == way]
+        ax.plot(rows["bandwidth"], 1e3 * rows["measured"], color=colour, marker=viz.MARKERS[at], linestyle="")
+        ends.append((path[-1], way, colour))
+    ax.set(xscale="log", yscale="log", xlim=(bandwidths[0], bandwidths[-1] * 120), ylabel="ms a step",
+           xlabel=f"bandwidth, bytes a second ({size} ranks)")
+    ax.set_xticks([1e6, 1e7, 1e8, 1e9, 1e10, 1e11], ["1M", "10M", "100M", "1G", "10G", "100G"])
+    ax.minorticks_off()
+    low, high = np.log(ax.get_ylim())
+    below = -math.inf
+    for y, way, colour in sorted(ends):
+        below = max(math.log(y), below + 0.06 * (high - low))
+        ax.annotate(way, (bandwidths[-1], y), xytext=(bandwidths[-1] * 1.5, math.exp(below)), textcoords="data",
+                    fontsize=8, va="center", color=colour)
     alt = "; ".join(f"{amount(row.bandwidth)}/s, {row.way}: predicted {1e3 * row.predicted:.3g} ms, measured "
                     f"{1e3 * row.measured:.3g}" for row in table.itertuples())
-    return fig, f"Bars: predicted, circles: measured ({source}). {alt}.", table
+    return fig, f"{size} ranks. Lines: the map's model; markers: measured ({source}). {alt}.", table

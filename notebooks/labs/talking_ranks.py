@@ -8,27 +8,53 @@ import torch
 from torch import distributed
 
 from labkit.training.averaging import ElasticAveraging, LocalSGD
-from labkit.training.compression import exchange, hook_of
+from labkit.training.collectives import ProcessComm
+from labkit.training.compression import State, exchange, hook_of
 from labkit.training.gossip import Gossip, one_peer
 from labkit.training.wrapper import flatten, world
 from labs import compression_ranks, mix_ranks, talking
 
 
 def trained(label: str, rate: float, steps: int, seed: int = 0, samples: int = 1024, batch: int = 16) -> dict:
-    """`talking.compressed` at one rate, this rank's part of it.
+    """`talking.compressed` at one rate, this rank's part of it; PowerSGD by torch's own hook, under DDP.
 
     Returns:
-        weights [6634]; sent: bytes as `State` counts them."""
+        weights [6634]; moved: the farthest that one of them went; sent: bytes, as `State` or torch counts them."""
     method, digits = talking.METHODS[label], talking.Digits.load(samples)
     rank, size = distributed.get_rank(), distributed.get_world_size()
-    state = hook_of(method.name, seed, **method.options)[0]
     nets, rows = talking.Nets(1, seed), talking.draws(samples, size, steps, batch, seed)
+    start = flatten(nets.weights)
+    state, hook = hook_of(method.name, seed, **method.options)
+    if not isinstance(state, State):
+        parts = [(digits.train[0][at], digits.train[1][at]) for at in rows[:, rank]]
+        end = _under_ddp(nets, state, hook, parts, rate)
+        words = min(steps, state.start_powerSGD_iter) * talking.WORDS + state.total_numel_after_compression
+        sent = talking.on_wire(4 * words, size, True)
+        return {"weights": end, "moved": float((end - start).abs().max()), "sent": sent}
     for step in range(steps):
         at = rows[step, rank][None]
         gradients = [part[0] for part in nets.gradient(digits.train[0][at], digits.train[1][at])]
         exchange(gradients, state)
         nets.weights = [part - rate * mean for part, mean in zip(nets.weights, gradients, strict=True)]
-    return {"weights": flatten(nets.weights), "sent": state.sent}
+    end = flatten(nets.weights)
+    return {"weights": end, "moved": float((end - start).abs().max()), "sent": state.sent}
+
+
+def _under_ddp(nets, state, hook, batches, rate: float) -> torch.Tensor:
+    """The weights after SGD on `batches`, as a module under DDP with a hook of torch's."""
+    model = torch.nn.Sequential(torch.nn.Linear(talking.PIXELS, talking.HIDDEN), torch.nn.ReLU(),
+                                torch.nn.Linear(talking.HIDDEN, talking.CLASSES))
+    with torch.no_grad():
+        for parameter, part in zip(model.parameters(), nets.weights, strict=True):
+            parameter.copy_(part[0])
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped.register_comm_hook(state, hook)
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    for x, y in batches:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(wrapped(x), y).backward()
+        optimizer.step()
+    return flatten(model.parameters()).detach()
 
 
 def compared(labels: list[str], rate: float, steps: int, seed: int = 0) -> dict[str, dict]:
@@ -54,10 +80,10 @@ def mixed(way: str, tau: int, rate: float, steps: int, seed: int = 0, samples: i
     return optimizer.centre if way == "elastic" else flatten(nets.weights)
 
 
-def synchronous_error(steps: int = 8, rate: float = 0.1, momentum: float = 0.0) -> float:
-    """Largest difference, relative to the largest weight, between parameters averaged every step and gradients averaged
-    every step, after `steps` steps in float64 from the same start."""
-    ends = []
+def synchronous_error(steps: int = 8, rate: float = 0.1, momentum: float = 0.0) -> tuple[float, float]:
+    """(largest difference, relative to the largest weight, between parameters averaged every step and gradients
+    averaged every step, after `steps` steps in float64 from the same start; the farthest that a parameter moved)."""
+    ends, start = [], flatten(compression_ranks.network("float64").parameters())
     for begin in (0, steps):  # as local SGD with period 1, and before its beginning: synchronous
         model = compression_ranks.network("float64")
         optimizer = LocalSGD(torch.optim.SGD(model.parameters(), rate, momentum), period=1, begin=begin)
@@ -67,7 +93,7 @@ def synchronous_error(steps: int = 8, rate: float = 0.1, momentum: float = 0.0) 
             torch.nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
         ends.append(flatten(optimizer.parameters))
-    return float((ends[0] - ends[1]).abs().max() / ends[1].abs().max())
+    return float((ends[0] - ends[1]).abs().max() / ends[1].abs().max()), float((ends[0] - start).abs().max())
 
 
 def several(rounds: int = 12) -> dict:
@@ -82,42 +108,83 @@ def several(rounds: int = 12) -> dict:
 
 
 WAYS = ("dense", "1-bit", "top-k 1 %", "local SGD, tau 16", "gossip, one-peer")
-SLOW = (256, 256)  # the gradient that is sent over slow links: large enough for encoding to take time
+SLOW = (256, 256)  # the matrix whose gradient is sent over slow links: large enough for encoding to take time
 
 
-def throttled(bandwidths: list[float], steps: int, repeats: int = 2, compute: float = 0.004, seed: int = 0) -> list:
-    """Seconds per step of `WAYS`, the fastest of some `repeats` in turn, for each of `bandwidths` in bytes a second:
-    whoever has sent n bytes sleeps n / bandwidth. `compute` seconds of sleep stand for a gradient on a processor of
-    one's own; encoding, decoding and gloo's own work are real."""
-    found: list[dict] = [{} for _ in bandwidths]
+class Part:
+    """This rank's part of a training of one matrix: `gradient()` really computes, on 64 samples of its own."""
+
+    def __init__(self, seed: int = 0, samples: int = 64):
+        generator = torch.Generator().manual_seed(100 * seed + distributed.get_rank())
+        self.x = torch.randn(samples, SLOW[1], generator=generator)
+        self.y = torch.randint(SLOW[0], (samples,), generator=generator)
+        self.weight = torch.zeros(SLOW, requires_grad=True)
+
+    def gradient(self) -> torch.Tensor:
+        return torch.autograd.grad(torch.nn.functional.cross_entropy(self.x @ self.weight.T, self.y), self.weight)[0]
+
+
+def slowed(bandwidths: list[float], steps: int, repeats: int = 2, seed: int = 0) -> dict:
+    """`parts`: the seconds of the parts of a step, with all ranks at work at once on the cores that there are and no
+    link slowed down; `took`: for each of `bandwidths`, in bytes a second, the seconds per step of `WAYS`. Of each the
+    least of some `repeats`, taken in turn (of the parts, three times as many steps: they are shorter)."""
+    parts: dict[str, float] = {}
+    took: list[dict] = [{} for _ in bandwidths]
     for _ in range(repeats):
+        for name, value in _parts(3 * steps, seed).items():
+            parts[name] = min(parts.get(name, math.inf), value)
         for way in WAYS:
-            for row, bandwidth in zip(found, bandwidths, strict=True):
-                row[way] = min(row.get(way, math.inf), _one(way, bandwidth, steps, compute, seed))
+            for row, bandwidth in zip(took, bandwidths, strict=True):
+                row[way] = min(row.get(way, math.inf), _one(way, bandwidth, steps, seed))
+    return {"parts": parts, "took": took}
+
+
+def _timed(work, steps: int) -> float:
+    """Seconds of one `work()`, with all ranks at it at once."""
+    distributed.barrier()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        work()
+    distributed.barrier()
+    return (time.perf_counter() - begin) / steps
+
+
+def _parts(steps: int, seed: int) -> dict[str, float]:
+    part, comm = Part(seed), ProcessComm(torch.float32)
+    gradient = part.gradient()
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    found = {"gradient": _timed(part.gradient, steps)}
+    for name, words in (("message of 1 word", gradient.new_zeros(1)), ("message", gradient.flatten())):
+        found[name] = _timed(lambda words=words: comm.sendrecv(words, after, len(words), before), steps)
+    for way in ("1-bit", "top-k 1 %"):
+        method = talking.METHODS[way]
+        state = hook_of(method.name, seed, **method.options)[0]
+        wire = state.wire(0, gradient)
+        found[f"packing, {way}"] = _timed(lambda state=state: state.wire(0, gradient), steps)
+        found[f"unpacking, {way}"] = _timed(lambda s=state, w=wire: s.now().decode(w, gradient), steps)
     return found
 
 
-def _one(way: str, bandwidth: float, steps: int, compute: float, seed: int) -> float:
-    size, method = distributed.get_world_size(), talking.METHODS.get(way)
-    noise = [torch.randn(SLOW, generator=torch.Generator().manual_seed(seed))]
+def _one(way: str, bandwidth: float, steps: int, seed: int) -> float:
+    """Seconds per step of a way: a gradient, the exchange, and whoever has sent n bytes sleeps n / bandwidth."""
+    size, method, part, done = distributed.get_world_size(), talking.METHODS.get(way), Part(seed), 0
     state = hook_of(method.name, seed, **method.options)[0] if method else None
-    mixer = Gossip(torch.optim.SGD([torch.nn.Parameter(part) for part in noise], 0.0), one_peer(size))
-    distributed.barrier()
-    begin = time.perf_counter()
-    for step in range(steps):
-        time.sleep(compute)
-        sent = 0.0
+    mixer = Gossip(torch.optim.SGD([torch.nn.Parameter(torch.zeros(SLOW))], 0.0), one_peer(size))
+
+    def step():
+        nonlocal done
+        gradient, sent, done = part.gradient(), 0.0, done + 1
         if state:
             before = state.sent
-            exchange([part.clone() for part in noise], state)
+            exchange([gradient], state)
             sent = state.sent - before
         elif way.startswith("gossip"):
             before = mixer.words
             mixer.step()
             sent = 4 * (mixer.words - before)
-        elif (step + 1) % 16 == 0 or step + 1 == steps:
-            distributed.all_reduce(flatten(noise))
-            sent = talking.on_wire(4 * math.prod(SLOW), size, True)
+        elif done % 16 == 0:
+            distributed.all_reduce(gradient)
+            sent = talking.on_wire(gradient.nbytes, size, True)
         time.sleep(sent / bandwidth)
-    distributed.barrier()
-    return (time.perf_counter() - begin) / steps
+
+    return _timed(step, steps)

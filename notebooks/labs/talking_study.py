@@ -15,7 +15,7 @@ from labkit.training.ranks import run_ranks
 from labs import compression_extras, mix_ranks, phase, plan06, robust, talking, talking_ranks
 from labs.compression_extras import sparse_sum
 
-REAL = ("dense", "fp16", "1-bit", "QSGD 4 levels", "TernGrad", "top-k 1 %", "DGC 1 %")
+REAL = ("dense", "fp16", "1-bit", "QSGD 4 levels", "TernGrad", "top-k 1 %", "DGC 1 %", "PowerSGD rank 1")
 POINTS = (4e6, 1e9)  # bytes a second of the two links
 
 
@@ -179,52 +179,62 @@ def graphs(lab, ranks=(4, 8, 16, 32)) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def real(lab, settings, rate: float = 0.0625) -> pd.DataFrame:
-    """The same trainings on real ranks, gossip on them, factors, and local SGD against synchronous SGD."""
+def real(lab, settings, rate: float = 0.25) -> pd.DataFrame:
+    """The same trainings on real ranks, gossip on them, factors, and local SGD against synchronous SGD. Differences are
+    relative to the farthest that a parameter moved."""
     size, steps, rows = settings.ranks, settings.rank_steps, []
     small = talking.Digits.load(1024)
     found = run_ranks(talking_ranks.compared, size, list(REAL), rate, steps, timeout=120)
     for label in REAL:
         alone = talking.compressed(small, talking.METHODS[label], [rate], workers=size, steps=steps)
         vector = torch.cat([part.flatten() for part in alone.weights])
-        errors = [float((report[label]["weights"] - vector).abs().max()) for report in found]
-        sent = [report[label]["sent"] for report in found]
-        counted = [("error", value) for value in errors] + [("sent", value) for value in sent]
+        told = [report[label] for report in found]
+        errors = [float((part["weights"] - vector).abs().max() / part["moved"]) for part in told]
+        counted = [(name, value, rank) for name, values in (("error", errors), ("moved", [t["moved"] for t in told]),
+                                                            ("sent", [t["sent"] for t in told]))
+                   for rank, value in enumerate(values)]
         lab.evidence("real", [*counted, ("sent_alone", alone.sent)], method=label, ranks=size, steps=steps, rate=rate)
-        rows.append({"method": label, "largest difference": max(errors), "bytes of a rank": sent[0],
-                     "in one process": alone.sent})
-    report = run_ranks(talking_ranks.several, size)[0]
-    ring = report["ring"]
+        rows.append({"method": label, "moved": told[0]["moved"], "largest difference": max(errors),
+                     "bytes of a rank": told[0]["sent"], "in one process": alone.sent})
+    reports = run_ranks(talking_ranks.several, size)
+    ring, left = reports[0]["ring"], reports[0]["one-peer"]
     if size >= 4:  # smaller rings are no rings
         lab.evidence("decay", [("decay", (ring[-1] / ring[0]) ** (1 / (len(ring) - 1)), size)], graph="ring", real=True)
-    lab.evidence("mixes", [("left", report["one-peer"][-1] / report["one-peer"][0], size)], real=True)
-    lab.evidence("equal", [("synchronous_error", report["synchronous"])], ranks=size)
-    for (batch, inputs, outputs), counts in report["factors"]:
-        words = [(name, counts[f"words of {name}"]) for name in ("matrices", "factors")]
-        lab.evidence("factors", [("error", counts["error"]), *words], batch=batch, inputs=inputs, outputs=outputs,
-                     ranks=size)
+    lab.evidence("mixes", [("left", left[-1] / left[0], size)], real=True)
+    equal = [(name, value, rank) for rank, report in enumerate(reports)
+             for name, value in zip(("synchronous_error", "moved"), report["synchronous"], strict=True)]
+    lab.evidence("equal", equal, ranks=size)
+    for at, ((batch, inputs, outputs), _) in enumerate(reports[0]["factors"]):
+        counts = [report["factors"][at][1] for report in reports]
+        told = [(name, part[key], rank) for rank, part in enumerate(counts) for name, key in (
+            ("error", "error"), ("matrices", "words of matrices"), ("factors", "words of factors"))]
+        lab.evidence("factors", told, batch=batch, inputs=inputs, outputs=outputs, ranks=size)
     return pd.DataFrame(rows)
 
 
-def throttled(lab, settings) -> pd.DataFrame:
-    """Seconds per step on two slow links, predicted from a free one and measured."""
+def slowed(lab, settings) -> tuple[phase.Job, pd.DataFrame]:
+    """(the job that was calibrated on free links, seconds per step on slowed links: predicted by the map's own model
+    with that job, and measured)."""
     steps, size = settings.throttled_steps, settings.ranks
-    reports = run_ranks(talking_ranks.throttled, size, [math.inf, *POINTS], steps, timeout=180)
-    took = [{way: max(report[at][way] for report in reports) for way in phase.WAYS} for at in range(1 + len(POINTS))]
-    rows = []
-    for bandwidth, measured in zip(POINTS, took[1:], strict=True):
-        says = phase.predicted(size, bandwidth, steps, took[0])
-        counted = [("predicted", says[way]) for way in phase.WAYS] + [("measured", measured[way]) for way in phase.WAYS]
-        lab.evidence("throttled", counted, bandwidth=bandwidth, ways=list(phase.WAYS), ranks=size, steps=steps)
-        rows += [{"bandwidth": bandwidth, "way": way, "free": took[0][way], "predicted": says[way],
-                  "measured": measured[way]} for way in phase.WAYS]
-    return pd.DataFrame(rows)
+    reports = run_ranks(talking_ranks.slowed, size, list(POINTS), steps, timeout=180)
+    parts = {name: max(report["parts"][name] for report in reports) for name in reports[0]["parts"]}
+    job, rows = phase.calibrated(parts), []
+    constants = [*parts.items()]
+    for at, bandwidth in enumerate(POINTS):
+        says = phase.step_seconds(size, bandwidth, job)
+        took = {way: max(report["took"][at][way] for report in reports) for way in phase.WAYS}
+        counted = [("predicted", says[way]) for way in phase.WAYS] + [("measured", took[way]) for way in phase.WAYS]
+        lab.evidence("throttled", [*counted, *constants], bandwidth=bandwidth, ways=list(phase.WAYS), ranks=size,
+                     steps=steps)
+        rows += [{"bandwidth": bandwidth, "way": way, "predicted": says[way], "measured": took[way]}
+                 for way in phase.WAYS]
+    return job, pd.DataFrame(rows)
 
 
 def systems() -> pd.DataFrame:
     """Which named systems of the survey are shown where: `data/published/survey_systems.csv`."""
-    table = published("survey_systems.csv").fillna("")
-    return table.assign(lab=table["lab"].map("{:02d}".format))
+    table = published("survey_systems.csv")
+    return table.assign(lab=table["lab"].map("{:02.0f}".format, na_action="ignore")).fillna("")
 
 
 def liars(lab, settings) -> pd.DataFrame:
