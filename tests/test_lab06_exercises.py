@@ -63,6 +63,24 @@ def turned(rows):
     return torch.where(rows >= 0, right, -right)
 
 
+def above_zero(rows):
+    return lab06.halves(rows, rows > 0)
+
+
+def columns(rows):
+    return lab06.halves(rows.T, rows.T >= 0).T
+
+
+def one_wrong(rows):
+    right = solved("06.b1")(rows)
+    right[-1, 2] += 1
+    return right
+
+
+def all_at_the_end(compress, gradients):
+    return [torch.zeros_like(part) for part in gradients[:-1]] + [sum(gradients)]
+
+
 def kept(rest_of, sign=1.0):
     return lambda compress, gradients: lab06.with_feedback(compress, gradients, rest_of, sign)
 
@@ -109,7 +127,13 @@ MISTAKES = {
     ("06.b1", "one size for a row"): one_size,
     ("06.b1", "means of all rows together"): all_rows,
     ("06.b1", "is below 0 already"): turned,
+    ("06.b1", "rows >= 0, not rows > 0"): above_zero,
+    ("06.b1", "means of the columns"): columns,
+    ("06.b1", "row 2, column 2 (from 0)"): one_wrong,
     ("06.b1", "of the shape of what was given"): lambda rows: rows.sum(1),
+    ("06.2", "nothing is compressed"): lambda compress, gradients: gradients,
+    ("06.2", "step 0 (from 0) is the first that differs: what is sent must be compress"): all_at_the_end,
+    ("06.2", "must be the last rest"): lambda compress, gradients: [torch.zeros_like(part) for part in gradients],
     ("06.2", "nothing is remembered"): lambda compress, gradients: [compress(part) for part in gradients],
     ("06.2", "what was kept before is forgotten"): kept(lambda full, gradient, sent: gradient - sent),
     ("06.2", "still holds what was sent"): kept(lambda full, gradient, sent: full),
@@ -154,6 +178,13 @@ def choice(**changes):
     ({"compressor": "powersgd", "options": {"start": 2}}, "sent 79,608 bytes"),
     ({"compressor": "powersgd", "options": {"rank": 0}}, "rank 0 must be"),
     ({"options": {"density": 0.1}}, "density"),
+    ({"compressor": "qsgd", "options": {"levels": "four"}}, "option levels must be a number, not 'four'"),
+    ({"compressor": "qsgd", "options": {"levels": 2.5}}, "option levels must be a whole number"),
+    ({"compressor": "qsgd", "options": {"levels": 1000}}, "from 1 to 127"),
+    ({"compressor": "onebit", "options": {"feedback": "yes"}}, "option feedback must be True or False, not 'yes'"),
+    ({"rate": 1e6}, "training diverged at rate 1e+06: choose a smaller one"),
+    ({"tau": math.inf, "steps": math.inf}, "must be whole"),
+    ({"tau": 1.5}, "must be whole"),
 ])  # fmt: skip
 def test_a_choice_that_fails_is_told_why(changes, words):
     assert words in budget.kept(budget.play(choice(**changes)))
@@ -166,8 +197,22 @@ def test_what_is_chosen_by_is_not_what_counts():
     assert budget.kept(budget.Played({}, validation=0.8, test=0.8, sent=100.0)) is None
 
 
+def test_every_compressor_that_is_named_may_be_chosen():
+    names = budget.kept(budget.play(choice(compressor="zip"))).split("allowed: ")[1].split(", ")
+    for name in names:
+        played = budget.play(choice(compressor=name, tau=2, steps=2))
+        assert played.problem is None and played.sent > 0, name
+
+
+def test_the_fewest_bytes_that_we_know_do():
+    played = budget.play(budget.KNOWN)
+    assert budget.kept(played) is None and played.sent == budget.LEAST
+    assert f"{budget.LEAST:,}" in budget.standing(played)
+
+
 def test_without_a_choice_there_is_no_answer(capsys):
     assert budget.play(choice(tau=..., rate=...)) is None
+    assert budget.play(choice(options={"density": ...})) is None
     assert check("06.4", None) is None
     assert "give a dictionary" in budget.kept(budget.play({"tau": 3}))
     assert "budget.play" in budget.kept(3)

@@ -4,9 +4,10 @@ import itertools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from labs import rules_talking, rules_talking_counts, talking_study
+from labs import rules_talking, rules_talking_counts, talking_tables
 
 from labkit import claims
 from labkit.runs import Header, Store
@@ -108,6 +109,25 @@ def test_the_elastic_centre_is_compared_on_one_grid(judged):
     assert judge(0.02, rates=(0.1, 0.2, 0.3)) == judge(math.nan) == "not attempted"
 
 
+def test_what_was_worse_is_called_so(made):
+    for gap, worse in ((-0.02, True), (0.02, False), (0.0, False)):
+        runs = made([arm(seed, 0.8 + (way == "elastic") * gap, evidence="periods", way=way, tau=16)
+                     for seed in range(3) for way in ("elastic", "averaging")])
+        found = rules_talking.elastic_tolerates(runs, select={}, periods=[16], seeds=3)
+        assert ("was worse here" in found.evidence) == worse
+
+
+def test_the_text_says_whether_the_elastic_centre_was_worse():
+    def told(gap, seeds=3, tau=16):
+        rows = [{"case": way, "tau": tau, "test": 0.8 + (way == "elastic") * gap, "seeds": seeds}
+                for way in ("elastic", "averaging")]
+        return talking_tables.elastic_against_averaging({"yours": pd.DataFrame(rows)})
+
+    assert "yours (3 seeds) 2.0 points below" in told(-0.02)
+    assert "yours (1 seed) 1.5 points above" in told(0.015, 1)
+    assert told(0.1, tau=8) == "No period of 16 or more was run."
+
+
 def test_places_are_judged_in_every_run_and_for_every_number_of_workers(judged):
     def judge(*tables):
         entries = [([("ratio", value, size) for size, value in table.items()], {"evidence": "supports", "seed": seed})
@@ -165,6 +185,14 @@ def test_links_have_to_turn_the_order_round(judged):
     assert judge(slow, fast, link(2.0, [math.nan, 3, 2], [1, 3, 2])) == "contradicted"
     assert judge(slow) == judge(slow, link(2.0, [1, 3], [1, 3], WAYS[:2])) == "not attempted"
     assert judge(slow, fast, link(2.0, [1, 3, 2], [1, 3])) == "not attempted"
+
+
+def test_1_bit_and_dense_are_told_as_predicted_and_as_measured(made):
+    runs = made([link(4e6, [0.009, 0.003, 0.002], [0.008, 0.004, 0.003]),
+                 link(1e9, [0.001, 0.003, 0.002], [0.0015, 0.0035, 0.002])])
+    told = rules_talking.links_as_predicted(runs, points=[4e6, 1e9], ways=WAYS, level=0.25).evidence
+    assert "4 MB/s: 1-bit against dense predicted 3 to 9 ms, measured 4 to 8" in told
+    assert "1000 MB/s: 1-bit against dense predicted 3 to 1 ms, measured 3.5 to 1.5" in told
 
 
 def test_the_eigenvalue_of_the_ring(judged):
@@ -313,7 +341,7 @@ def test_the_tuned_table_takes_the_mean_over_seeds(made):
             ("reached", 8), ("spread", 0), ("spread", 0), ("sent", 640.0)]
     configs = [{"evidence": "compressed", "method": "dense", "rates": [1, 2], "seed": seed, "steps": 64}
                for seed in (0, 1)]
-    table = talking_study.best(made([(rows, config) for config in configs]), "compressed")
+    table = talking_tables.best(made([(rows, config) for config in configs]), "compressed")
     row = table.iloc[0]
     assert (row["rate"], row["test"], row["reached"], row["bytes a step"], row["seeds"]) == (2, 0.8, 8, 10, 2)
     assert np.isclose(row["low"], 0.8) and row["at end"]

@@ -4,7 +4,7 @@ import ast
 import functools
 
 import pytest
-from labs import talking_study
+from labs import talking_tables
 
 from labkit.course import course
 from labkit.paths import notebooks, root
@@ -32,7 +32,7 @@ def names(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def table():
-    return talking_study.systems()
+    return talking_tables.systems()
 
 
 @pytest.mark.parametrize("name", names(FIRST) + names(SECOND))

@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 from labkit.errors import RequestError
 from labs import talking
@@ -11,6 +12,10 @@ from labs.answers import number
 
 WORKERS = 4
 BUDGET, GOAL, LONGEST = 10_000, 0.80, 512  # bytes a worker, accuracy, steps
+KNOWN = {"compressor": "terngrad", "options": {}, "tau": 512, "rate": 0.05, "steps": 512}
+LEAST, TRIED = 4_032, 1_638  # bytes of KNOWN; the choices of a grid of which it passes with the fewest
+SWITCHES = ("feedback", "masking", "scale")  # options that are True or False; all others are numbers
+WHOLE = ("levels", "bucket", "bits", "stage", "rank", "start")
 
 
 @dataclass(frozen=True)
@@ -33,25 +38,52 @@ def _digits() -> talking.Digits:
 def play(choice) -> Played | None:
     """Train as chosen: {"compressor", "options", "tau", "rate", "steps"}; 4 workers, 16 samples each, seed 0. None
     while there is no choice."""
-    if choice is None or choice is ... or (isinstance(choice, Mapping) and ... in choice.values()):
+    if choice is None or _open(choice):
         return None
     wanted = ("compressor", "options", "tau", "rate", "steps")
     if not isinstance(choice, Mapping) or set(choice) != set(wanted):
         return Played({}, problem=f"give a dictionary with {', '.join(wanted)}")
+    if problem := _problem(choice):
+        return Played(dict(choice), problem=problem)
     tau, steps, rate = (number(choice[name]) for name in ("tau", "steps", "rate"))
-    if not (tau == round(tau) if tau == tau else False) or not 1 <= tau <= steps <= LONGEST or steps != round(steps):
-        return Played(dict(choice), problem=f"tau and steps must be whole, 1 <= tau <= steps <= {LONGEST}")
-    if not 0 < rate < math.inf or not isinstance(choice["options"], Mapping):
-        return Played(dict(choice), problem="rate must be above 0, and options a dictionary such as {'density': 0.01}")
-    options = dict(choice["options"])
+    options = {name: int(value) if name in WHOLE else value for name, value in choice["options"].items()}
     if choice["compressor"] == "powersgd":  # torch's begins with two whole exchanges, the paper's with none
         options = {"start": 0, **options}
     method = talking.Method("yours", choice["compressor"], options, int(tau))
     try:
         run = talking.compressed(_digits(), method, [rate], workers=WORKERS, steps=int(steps))
-    except (RequestError, TypeError) as error:
+    except RequestError as error:
         return Played(dict(choice), problem=str(error))
+    if not all(part.isfinite().all() for part in run.weights):
+        return Played(dict(choice), sent=run.sent, problem=f"training diverged at rate {rate:g}: choose a smaller one")
     return Played(dict(choice), float(run.validation[0]), float(run.test[0]), run.sent)
+
+
+def standing(played: Played) -> str:
+    """Bytes and validation accuracy of a choice, beside the fewest bytes that are known to do."""
+    return (f"{played.sent:,.0f} bytes a worker, validation accuracy {played.validation:.3f}. The fewest that we know "
+            f"to pass: {LEAST:,}, the best of {TRIED:,} choices on a grid; fewer may be possible.")
+
+
+def _open(part) -> bool:
+    """Whether `...` still stands somewhere in it."""
+    return part is ... or isinstance(part, Mapping) and any(map(_open, part.values()))
+
+
+def _problem(choice: Mapping) -> str | None:
+    tau, steps, rate = (number(choice[name]) for name in ("tau", "steps", "rate"))
+    if not (1 <= tau <= steps <= LONGEST and tau == round(tau) and steps == round(steps)):
+        return f"tau and steps must be whole, 1 <= tau <= steps <= {LONGEST}"
+    if not 0 < rate < math.inf or not isinstance(choice["options"], Mapping):
+        return "rate must be above 0, and options a dictionary such as {'density': 0.01}"
+    for name, value in choice["options"].items():
+        if name in SWITCHES and not isinstance(value, bool):
+            return f"option {name} must be True or False, not {value!r}"
+        if name not in SWITCHES and (isinstance(value, bool) or not isinstance(value, Real)):
+            return f"option {name} must be a number, not {value!r}"
+        if name in WHOLE and value != value // 1:
+            return f"option {name} must be a whole number, not {value!r}"
+    return None
 
 
 def kept(answer) -> str | None:

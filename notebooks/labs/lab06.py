@@ -85,14 +85,23 @@ def signs(answer):
         positive, size = rows >= 0, rows.abs().mean(1, keepdim=True)
         slips = ((rows.sign(), "those are bare signs; others also hear the mean of either half of the row"),
                  (size * rows.sign(), "that is one size for a row; the two halves have a mean each"),
+                 (halves(rows, rows > 0), "an entry of 0 belongs to the upper half: rows >= 0, not rows > 0"),
+                 (halves(rows.T, positive.T).T, "those are the means of the columns; each row has its own two"),
                  (torch.where(positive, rows[positive].mean(), rows[~positive].mean()) if (~positive).any() else rows,
                   "those are the means of all rows together; each row has its own two"),
                  (torch.where(positive, right, -right), "the mean of the entries below 0 is below 0 already"))
         why = next((why for wrong, why in slips if torch.allclose(heard, wrong, atol=1e-6)), None)
-        at = tuple(int(part) for part in (heard - right).abs().argmax().unsqueeze(0)) if why is None else ()
-        return why or (f"rows of shape {list(shape)}: entry {at[0]} is heard as {heard.flatten()[at[0]]:.4g}, not "
-                       f"{right.flatten()[at[0]]:.4g}")
+        row, column = divmod(int((heard - right).abs().argmax()), shape[1])
+        return why or (f"{shape[0]} x {shape[1]} entries: row {row}, column {column} (from 0) is heard as "
+                       f"{heard[row, column]:.4g}, not {right[row, column]:.4g}")
     return None
+
+
+def halves(rows: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
+    """Each entry as the mean of those of its row that are in its half; `upper` says in which."""
+    means = [torch.where(half, rows, 0).sum(1, keepdim=True) / half.sum(1, keepdim=True).clamp(min=1)
+             for half in (upper, ~upper)]
+    return torch.where(upper, *means)
 
 
 def largest(vector: torch.Tensor) -> torch.Tensor:
@@ -114,14 +123,14 @@ def with_feedback(compress, gradients, rest_of=lambda full, gradient, sent: full
 def feedback(answer):
     """A function (compress, gradients) -> list of what is sent."""
     generator = torch.Generator().manual_seed(2)
-    for steps, size in ((1, 4), (6, 8), (20, 30)):
+    for steps, size in ((6, 8), (1, 4), (20, 30)):
         gradients = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(steps)]
         kept = [part.clone() for part in gradients]
         found = answer(largest, gradients)
         if any(not torch.equal(now, before) for now, before in zip(gradients, kept, strict=True)):
             return "the gradients that were given are changed: add into a new tensor, not in place"
         if not isinstance(found, (list, tuple)) or len(found) != steps:
-            return f"return a list with what is sent at each of the {steps} steps"
+            return f"return a list of what is sent, step by step: its length is that of the gradients, here {steps}"
         found = [_tensor(part, gradients[0]) for part in found]
         if wrong := next((part for part in found if isinstance(part, str)), None):
             return wrong
@@ -129,6 +138,8 @@ def feedback(answer):
         if all(torch.allclose(mine, truth) for mine, truth in zip(found, right, strict=True)):
             continue
         slips = (
+            (gradients, "these are the gradients as they are, nothing is compressed: what is sent must be "
+                        "compress(gradient + rest)"),
             ([largest(part) for part in gradients], "nothing is remembered: what was left out never comes back"),
             (with_feedback(largest, gradients, lambda full, gradient, sent: gradient - sent),
              "what was kept before is forgotten: the new rest is (gradient + old rest) - sent"),
@@ -138,8 +149,10 @@ def feedback(answer):
         for wrong, why in slips:
             if all(torch.allclose(mine, other) for mine, other in zip(found, wrong, strict=True)):
                 return why
-        total = sum(gradients) - sum(found)
-        return f"after {steps} steps, all gradients minus all that was sent is {total.norm():.3g} long; check each step"
+        first = next(at for at, part in enumerate(found) if not torch.allclose(part, right[at]))
+        lost = ("" if torch.allclose(sum(found), sum(gradients)) else
+                ", and all gradients minus all that was sent must be the last rest")
+        return f"step {first} (from 0) is the first that differs: what is sent must be compress(gradient + rest){lost}"
     return None
 
 
@@ -198,6 +211,7 @@ EXERCISES = {
         exercise("06.4", "a 10 kB budget", budget.kept, (
             "A dense average costs 40 kB: you can afford none. Count what one exchange costs, in wires to three "
             "others, then how many you can afford.",
-            "A few exchanges, far apart: tau of 64 or more. What is unbiased bears that best.")),
+            "All wires of a worker may have 3,333 bytes together, half a byte a parameter. Choose the compressor by "
+            "the bytes of an exchange, tau by how many exchanges you can afford, then the rate, by octaves.")),
     )
 }  # fmt: skip

@@ -23,6 +23,8 @@ WAYS = {  # compressor with options, local steps; gossip apart
     "gossip, one-peer": (None, {}, 1),
 }
 BANDWIDTHS = tuple(10.0 ** (exponent / 2) for exponent in range(12, 23))  # bytes a second, 1 MB/s to 100 GB/s
+DECADES = BANDWIDTHS[::2]
+EQUAL = ("dense", "1-bit", "top-k 1 %")  # after every step all workers have the same parameters; the first of `WAYS`
 WORKERS = (2, 4, 8, 16, 32, 64, 128)
 
 

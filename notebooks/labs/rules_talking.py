@@ -116,7 +116,8 @@ def elastic_tolerates(runs, *, select, periods, seeds) -> Finding:
     if (found := compared(first, second, seeds)) is None:
         return needs(f"{seeds} seeds that all have")
     outcome, told, count = found
-    return Finding(outcome, f"elastic minus averaging at periods {periods}: {told}", count * len(arms))
+    worse = "; the elastic centre was worse here" if outcome == "contradicted" else ""
+    return Finding(outcome, f"elastic minus averaging at periods {periods}: {told}{worse}", count * len(arms))
 
 
 def survives_a_liar(runs, *, lies, broken, near, seeds) -> Finding:
@@ -147,8 +148,8 @@ def survives_a_liar(runs, *, lies, broken, near, seeds) -> Finding:
 def links_as_predicted(runs, *, points, ways, level) -> Finding:
     """At each of `points` (bytes a second, slow and fast), in every run: of each two of `ways` that the model sets
     apart by more than `level`, the one that it says is faster was measured to be; and 1-bit is ahead of dense at the
-    slow point and behind at the fast one. Contradicted where dense and 1-bit were measured the other way round, or a number
-    is not finite."""
+    slow point and behind at the fast one. Contradicted where dense and 1-bit were measured the other way round, or a
+    number is not finite."""
     found = chosen(runs, {"evidence": "throttled"})
     tables = [(point, run) for point in points for run in chosen(found, {"bandwidth": point})]
     if missing := set(points) - {point for point, _ in tables}:
@@ -169,7 +170,8 @@ def links_as_predicted(runs, *, points, ways, level) -> Finding:
         wrong |= not took[ahead] < took[behind]
         off += not says[ahead] < says[behind]
         worst = max(worst, *(max(took[way] / says[way], says[way] / took[way]) for way in ways))
-        told.append(f"{point:.3g} B/s: dense {1e3 * took['dense']:.3g} ms, 1-bit {1e3 * took['1-bit']:.3g}")
+        told.append(f"{point / 1e6:g} MB/s: 1-bit against dense predicted {1e3 * says['1-bit']:.3g} to "
+                    f"{1e3 * says['dense']:.3g} ms, measured {1e3 * took['1-bit']:.3g} to {1e3 * took['dense']:.3g}")
     outcome = "contradicted" if wrong else "not seen" if off else "holds"
     return Finding(outcome, f"{'; '.join(dict.fromkeys(told))}; {pairs} orders predicted, {off} missed, times off by "
                    f"up to {worst:.2f} x", len(tables))

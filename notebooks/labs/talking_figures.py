@@ -1,13 +1,12 @@
 """Figures of lab 06. Each function returns (figure, text alternative, data); recorded runs are blue, yours orange."""
 
 import math
+from numbers import Real
 
 import numpy as np
 import pandas as pd
-from matplotlib.colors import ListedColormap
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
+from labkit.errors import RequestError
 from labkit.teach import viz
 from labkit.training import gossip
 from labs import compression_extras, compressors, mix_ranks, phase, talking
@@ -30,7 +29,20 @@ def seconds(value: float) -> str:
 
 
 def said(density: float, tau: int, levels: int, megabytes_a_second: float, workers: int, job: phase.Job | None = None):
-    """Bytes that a worker sends per step, and the seconds that they take."""
+    """Bytes that a worker sends per step, and the seconds that they take.
+
+    Raises:
+        RequestError: one of the numbers is out of range."""
+    for name, value, low, high, whole in (("percent", density, 0, 1, False), ("tau", tau, 1, math.inf, True),
+                                          ("levels", levels, 1, 127, True), ("workers", workers, 2, math.inf, True),
+                                          ("megabytes_a_second", megabytes_a_second, 0, math.inf, False)):
+        scale = 100 if name == "percent" else 1
+        good = isinstance(value, Real) and low <= value <= high and 0 < value < math.inf
+        if not good or whole and value != round(value):
+            kind = "a whole number" if whole else "a number above 0,"
+            span = f"from {low} to {scale * high:g}" if high < math.inf else f"from {low} on"
+            shown = f"{scale * value:g}" if isinstance(value, Real) else repr(value)
+            raise RequestError(f"{name} {shown} is out of range; choose {kind} {span}")
     job = job or phase.Job()
     n, rows = job.words, []
     wires = {"dense": (4 * n, True, 1), "fp16": (2 * n, True, 1),
@@ -58,61 +70,36 @@ def said(density: float, tau: int, levels: int, megabytes_a_second: float, worke
     return fig, f"{head} {told}.", table
 
 
-def place_labels(fig, ax, entries) -> None:
-    """A label beside each of `entries` (x, y, text, colour), where it covers no line, no other label and no border: of
-    some places around the point the one that covers least, with a thin line to it if it is far."""
-    fig.draw_without_rendering()
-    boxes = [Bbox.from_extents(*(part.min(0) - 4), *(part.max(0) + 4))
-             for part in (ax.transData.transform(line.get_xydata()) for line in ax.lines)]
-    inside, near = ax.get_window_extent(), [(side * 7, 0.0) for side in (1, -1)] + [(0, 11), (0, -11)]
-    places = near + [(side * 9 * step, up * 11 * step) for step in (1, 2, 3) for up in (1, -1) for side in (1, -1)]
-    for x, y, text, colour in entries:
-        best = None
-        for right, up in places:
-            label = ax.annotate(text, (x, y), xytext=(right, up), textcoords="offset points", fontsize=7.5,
-                                color=colour, va="center", ha={0: "center", 1: "left", -1: "right"}[np.sign(right)],
-                                arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6}
-                                if abs(up) > 15 else None)
-            label.update_positions(fig.canvas.get_renderer())
-            box = Text.get_window_extent(label).padded(2)  # without the line to the point
-            covered = sum(_common(box, other) for other in boxes) + 10 * (box.width * box.height - _common(box, inside))
-            if best is None or covered < best[0] - 1e-6:
-                if best:
-                    best[1].remove()
-                best = (covered, label, box)
-            else:
-                label.remove()
-            if best[0] <= 0:
-                break
-        boxes.append(best[2])
-
-
-def _common(one: Bbox, other: Bbox) -> float:
-    both = Bbox.intersection(one, other)
-    return both.width * both.height if both else 0.0
-
-
 def accuracy_bytes(tables: dict[str, pd.DataFrame]):
-    """Test accuracy at the tuned rate against bytes a step, of every compressor: {"recorded" or "yours": table}."""
-    fig, ax = viz.figure(width=6.5, height=4.0)
-    parts, names = [], {}
-    for source, table in tables.items():
-        for row in table.rename(columns={"bytes a step": "sent"}).itertuples():
-            ax.plot([row.sent] * 2, [100 * row.low, 100 * row.high], color=COLOURS[source], linewidth=1, marker="",
-                    linestyle="-")
-            ax.plot([row.sent], [100 * row.test], color=COLOURS[source], marker="o" if source == "recorded" else "s",
-                    linestyle="")
-            names.setdefault(row.case, (row.sent, 100 * row.test, row.case, COLOURS[source]))
-        parts.append(f"{source}: " + "; ".join(f"{row.case} {100 * row.test:.1f} % at {amount(row[-1])}"
-                                               for row in table[["case", "test", "bytes a step"]].itertuples()))
-    for at, source in enumerate(tables):
-        ax.text(0.98, 0.04 + 0.06 * at, source, color=COLOURS[source], fontsize=8, ha="right", transform=ax.transAxes)
+    """Bytes a step and test accuracy at the tuned rate of every compressor, one row each, the most bytes on top:
+    {"recorded" or "yours": table}. Two sources of one method lie one above the other."""
     both = pd.concat([table.assign(source=source) for source, table in tables.items()])
-    ax.set(xscale="log", xlabel="bytes that a worker sends per step", ylabel="test accuracy, %",
-           xlim=(both["bytes a step"].min() / 3, both["bytes a step"].max() * 3))
-    ax.margins(y=0.12)
-    place_labels(fig, ax, sorted(names.values(), key=lambda entry: -entry[1]))
-    return fig, f"Accuracy against bytes, rates tuned. {'. '.join(parts)}.", both
+    order = both.groupby("case")["bytes a step"].min().sort_values(kind="stable").index
+    fig, (left, right) = viz.figure(2, 1, width=6.5, height=4.0, sharey=True, width_ratios=(1, 1.25))
+    for source, table in tables.items():
+        shift = 0.0 if len(tables) == 1 else 0.16 if source == "recorded" else -0.16
+        for row in table.rename(columns={"bytes a step": "sent"}).itertuples():
+            y, mark = order.get_loc(row.case) + shift, "o" if source == "recorded" else "s"
+            left.plot([row.sent], [y], color=COLOURS[source], marker=mark, linestyle="")
+            right.plot([100 * row.low, 100 * row.high], [y, y], color=COLOURS[source], linewidth=1, linestyle="-",
+                       marker="")
+            right.plot([100 * row.test], [y], color=COLOURS[source], marker=mark, linestyle="")
+    for y, case in enumerate(order):
+        sent = both.loc[both["case"] == case, "bytes a step"]
+        told = dict.fromkeys(amount(value) for value in sorted(sent))
+        left.annotate(" / ".join(told), (sent.max(), y), xytext=(7, 0), textcoords="offset points", fontsize=7.5,
+                      va="center")
+    left.set_yticks(range(len(order)), order)
+    left.set(xscale="log", xlabel="bytes that a worker sends per step", ylim=(-0.6, len(order) - 0.4),
+             xlim=(both["bytes a step"].min() / 2, both["bytes a step"].max() * 12))
+    right.set(xlabel="test accuracy, %")
+    for at, source in enumerate(tables):
+        mark = "\u25cf" if source == "recorded" else "\u25a0"
+        right.text(0.35 * at, 1.02, f"{mark} {source}", color=COLOURS[source], fontsize=8, transform=right.transAxes)
+    parts = [f"{source}: " + "; ".join(f"{row.case} {100 * row.test:.1f} % at {amount(row[-1])}"
+                                       for row in table[["case", "test", "bytes a step"]].itertuples())
+             for source, table in tables.items()]
+    return fig, f"Accuracy and bytes, rates tuned; lines: lowest to highest seed. {'. '.join(parts)}.", both
 
 
 def periods(tables: dict[str, pd.DataFrame]):
@@ -187,61 +174,3 @@ def disagreement(size: int = 16, rounds: int = 24):
     told = "; ".join(f"{row.graph}: second eigenvalue {row[3] or 'none (in turns)'}, {row[4]:.1g} left"
                      for row in table.itertuples())
     return fig, f"{size} workers, {rounds} rounds. {told}.", table
-
-
-def map_of(job: phase.Job, factors: dict[str, float]):
-    """The fastest way over bandwidth and workers: per step, and to the target with the measured `factors`."""
-    fig, axes = viz.figure(2, 1, width=6.5, height=3.6, sharey=True)
-    names, rows = list(phase.WAYS), []
-    colours = [viz.PALETTE[n] for n in (7, 0, 4, 2, 1)]
-    letters = ["D", "1", "K", "L", "G"]
-    for ax, title, by in zip(axes, ("per step", "to the target"), ({}, factors), strict=True):
-        best = phase.diagram(job, by).argmin(0)
-        ax.pcolormesh(np.arange(best.shape[1] + 1), np.arange(best.shape[0] + 1), best, cmap=ListedColormap(colours),
-                      vmin=-0.5, vmax=len(names) - 0.5, edgecolors="white", linewidth=0.5, alpha=0.45)
-        for (row, column), which in np.ndenumerate(best):
-            ax.text(column + 0.5, row + 0.5, letters[which], ha="center", va="center", fontsize=8)
-        ax.set_xticks(np.arange(0, best.shape[1], 2) + 0.5, ["1M", "10M", "100M", "1G", "10G", "100G"])
-        ax.set_yticks(np.arange(best.shape[0]) + 0.5, [str(size) for size in phase.WORKERS])
-        ax.set(title=title, xlabel="bandwidth, bytes a second")
-        ax.grid(visible=False)
-        for row, size in enumerate(phase.WORKERS):
-            rows.append({"map": title, "workers": size, "fastest, from slow to fast links":
-                         " ".join(letters[which] for which in best[row])})
-    axes[0].set_ylabel("workers")
-    key = ", ".join(f"{letter} {name}" for letter, name in zip(letters, names, strict=True))
-    fig.supxlabel(key, fontsize=7.5)
-    table = pd.DataFrame(rows)
-    told = "; ".join(f"{row.map}, {row.workers} workers: {row[3]}" for row in table.itertuples()
-                     if row.workers in (4, 32, 128))
-    return fig, f"{key}. Fastest at rising bandwidth, 1 MB/s to 100 GB/s: {told}.", table
-
-
-def row_of(size: int, job: phase.Job, table: pd.DataFrame, source: str):
-    """One row of the map, for `size` real ranks: the seconds per step that the model predicts with the constants of
-    `job`, against bandwidth, and what was measured at some points."""
-    fig, ax = viz.figure(width=6.5, height=3.6)
-    bandwidths, ways = np.geomspace(1e6, 1e11, 41), list(phase.WAYS)
-    waits = phase.waiting(size, job)
-    paths = [phase.step_seconds(size, bandwidth, job, waits) for bandwidth in bandwidths]
-    ends = []
-    for at, way in enumerate(ways):
-        colour = viz.SERIES[at]
-        path = [1e3 * point[way] for point in paths]
-        ax.plot(bandwidths, path, color=colour, linestyle=viz.LINES[at % 4], marker="")
-        rows = table[table["way"] == way]
-        ax.plot(rows["bandwidth"], 1e3 * rows["measured"], color=colour, marker=viz.MARKERS[at], linestyle="")
-        ends.append((path[-1], way, colour))
-    ax.set(xscale="log", yscale="log", xlim=(bandwidths[0], bandwidths[-1] * 120), ylabel="ms a step",
-           xlabel=f"bandwidth, bytes a second ({size} ranks)")
-    ax.set_xticks([1e6, 1e7, 1e8, 1e9, 1e10, 1e11], ["1M", "10M", "100M", "1G", "10G", "100G"])
-    ax.minorticks_off()
-    low, high = np.log(ax.get_ylim())
-    below = -math.inf
-    for y, way, colour in sorted(ends):
-        below = max(math.log(y), below + 0.06 * (high - low))
-        ax.annotate(way, (bandwidths[-1], y), xytext=(bandwidths[-1] * 1.5, math.exp(below)), textcoords="data",
-                    fontsize=8, va="center", color=colour)
-    alt = "; ".join(f"{amount(row.bandwidth)}/s, {row.way}: predicted {1e3 * row.predicted:.3g} ms, measured "
-                    f"{1e3 * row.measured:.3g}" for row in table.itertuples())
-    return fig, f"{size} ranks. Lines: the map's model; markers: measured ({source}). {alt}.", table

@@ -1,4 +1,4 @@
-"""Lab 06's sweeps and counts: they train, count and record evidence, and read it back as tables."""
+"""Lab 06's sweeps and counts: they train, count and record evidence. `labs.talking_tables` reads it back."""
 
 import math
 
@@ -7,7 +7,6 @@ import pandas as pd
 import torch
 
 from labkit.progress import Progress
-from labkit.rules.general import published
 from labkit.simulate import traced
 from labkit.training import gossip
 from labkit.training.compression import hook_of
@@ -50,51 +49,6 @@ def trainings(lab, settings, digits: talking.Digits) -> None:
             lab.evidence(name, _rows(job()), **config, **told)
             progress.update(at + 1)
         progress.close(f"training: {len(jobs)} methods, each at all of its rates")
-
-
-def best(runs, name: str, **select) -> pd.DataFrame:
-    """One row a case of the evidence `name` with the most steps among `runs`: tuned on the mean validation accuracy
-    over seeds; means of test and reached at that rate, of the spread at the lowest, bytes a step, and whether the best
-    rate ends its grid."""
-    runs = [run for run in runs if run.config.get("evidence") == name
-            and all(run.config.get(key) == value for key, value in select.items())]
-    most = max((run.config["steps"] for run in runs), default=0)
-    cases: dict = {}
-    for run in runs:
-        if run.config["steps"] == most:
-            key = tuple(run.config.get(field) for field in ("method", "way", "tau", "graph"))
-            cases.setdefault(key, {})[run.config["seed"]] = run
-    rows = []
-    for (method, way, tau, graph), group in cases.items():
-        rates = next(iter(group.values())).config["rates"]
-        same = [run for run in group.values() if run.config["rates"] == rates]
-        table = {name: np.array([[row.value for row in run.series(name)] for run in same])
-                 for name in ("validation", "test", "reached", "spread")}
-        at = int(table["validation"].mean(0).argmax())
-        reached = table["reached"][:, at]
-        rows.append({"case": method or graph or way, "tau": tau, "rate": rates[at], "at end": at in (0, len(rates) - 1),
-                     "test": table["test"][:, at].mean(), "low": table["test"][:, at].min(),
-                     "high": table["test"][:, at].max(), "reached": reached.mean(),
-                     "spread": table["spread"][:, 0].mean(),  # at one rate for all: it grows with the rate
-                     "bytes a step": same[0].series("sent")[0].value / most, "seeds": len(same), "steps": most})
-    return pd.DataFrame(rows)
-
-
-def factors(runs) -> dict[str, float]:
-    """Steps to the target of the ways of `phase.WAYS`, over those of dense (for gossip: of the complete graph);
-    infinite where it was missed. Empty if dense missed it or something was not run."""
-    table = {name: best(runs, name) for name in ("compressed", "periods", "graphs")}
-    if any(part.empty for part in table.values()):
-        return {}
-    steps = table["compressed"].set_index("case")["reached"].to_dict()
-    steps |= table["graphs"].set_index("case")["reached"].to_dict()
-    rows = table["periods"]
-    steps |= {f"tau {row.tau:g}": row.reached for row in rows[rows["case"] == "averaging"].itertuples()}
-    of = {"1-bit": ("1-bit", "dense"), "top-k 1 %": ("top-k 1 %", "dense"), "local SGD, tau 16": ("tau 16", "dense"),
-          "gossip, one-peer": ("one-peer", "complete")}
-    if any(not math.isfinite(steps.get(base, math.inf)) or way not in steps for way, base in of.values()):
-        return {}
-    return {"dense": 1.0} | {way: steps[mine] / steps[base] for way, (mine, base) in of.items()}
 
 
 def moments(lab, draws: int, words: int = 2000) -> pd.DataFrame:
@@ -179,10 +133,10 @@ def graphs(lab, ranks=(4, 8, 16, 32)) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def real(lab, settings, rate: float = 0.25) -> pd.DataFrame:
-    """The same trainings on real ranks, gossip on them, factors, and local SGD against synchronous SGD. Differences are
-    relative to the farthest that a parameter moved."""
-    size, steps, rows = settings.ranks, settings.rank_steps, []
+def real(lab, settings, rate: float = 0.25) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(the same trainings on real ranks, with differences relative to the farthest that a parameter moved; gossip on
+    them, local SGD against synchronous SGD, and factors: what was found and what should be)."""
+    size, steps, rows, checks = settings.ranks, settings.rank_steps, [], []
     small = talking.Digits.load(1024)
     found = run_ranks(talking_ranks.compared, size, list(REAL), rate, steps, timeout=120)
     for label in REAL:
@@ -200,16 +154,26 @@ def real(lab, settings, rate: float = 0.25) -> pd.DataFrame:
     ring, left = reports[0]["ring"], reports[0]["one-peer"]
     if size >= 4:  # smaller rings are no rings
         lab.evidence("decay", [("decay", (ring[-1] / ring[0]) ** (1 / (len(ring) - 1)), size)], graph="ring", real=True)
-    lab.evidence("mixes", [("left", left[-1] / left[0], size)], real=True)
+        checks.append(("gossip on the ring: disagreement after a round, over before", (ring[-1] / ring[0]) ** (
+            1 / (len(ring) - 1)), 1 / 3 + 2 / 3 * math.cos(2 * math.pi / size), "S34"))
+    if size & (size - 1) == 0:  # the claim is about powers of two
+        lab.evidence("mixes", [("left", left[-1] / left[0], size)], real=True)
+        rounds = f"{len(left) - 1} round{'s' * (len(left) != 2)}"
+        checks.append((f"one-peer gossip: what is left after {rounds}", left[-1] / left[0], 0.0, "S35"))
     equal = [(name, value, rank) for rank, report in enumerate(reports)
              for name, value in zip(("synchronous_error", "moved"), report["synchronous"], strict=True)]
     lab.evidence("equal", equal, ranks=size)
+    checks.append(("averaging after every step against synchronous SGD: largest difference",
+                   max(report["synchronous"][0] for report in reports), 0.0, "S41"))
     for at, ((batch, inputs, outputs), _) in enumerate(reports[0]["factors"]):
         counts = [report["factors"][at][1] for report in reports]
         told = [(name, part[key], rank) for rank, part in enumerate(counts) for name, key in (
             ("error", "error"), ("matrices", "words of matrices"), ("factors", "words of factors"))]
         lab.evidence("factors", told, batch=batch, inputs=inputs, outputs=outputs, ranks=size)
-    return pd.DataFrame(rows)
+        checks.append((f"factors of {batch} samples, {inputs} to {outputs}: words, over those of matrices",
+                       counts[0]["words of factors"] / counts[0]["words of matrices"],
+                       batch * (inputs + outputs) / (inputs * outputs), "S40"))
+    return pd.DataFrame(rows), pd.DataFrame(checks, columns=["what", "found", "should be", "claim"])
 
 
 def slowed(lab, settings) -> tuple[phase.Job, pd.DataFrame]:
@@ -229,12 +193,6 @@ def slowed(lab, settings) -> tuple[phase.Job, pd.DataFrame]:
         rows += [{"bandwidth": bandwidth, "way": way, "predicted": says[way], "measured": took[way]}
                  for way in phase.WAYS]
     return job, pd.DataFrame(rows)
-
-
-def systems() -> pd.DataFrame:
-    """Which named systems of the survey are shown where: `data/published/survey_systems.csv`."""
-    table = published("survey_systems.csv")
-    return table.assign(lab=table["lab"].map("{:02.0f}".format, na_action="ignore")).fillna("")
 
 
 def liars(lab, settings) -> pd.DataFrame:

@@ -23,12 +23,15 @@ def gossip(mixing: np.ndarray, steps: int, compute: Compute, *, link: Callable[[
         link: between all pairs, or a function of (sender, receiver).
 
     Raises:
-        RequestError: rows of mixing that do not sum to 1, or a dead worker: its neighbours wait for good.
+        RequestError: rows of mixing that do not sum to 1, a size that is negative or not finite, or a dead worker: its
+            neighbours wait for good.
     """
     mixing = np.array(mixing, float, ndmin=3)
     workers = mixing.shape[1]
     if mixing.shape[1:] != (workers, workers) or not np.allclose(mixing.sum(2), 1):
         raise RequestError(f"mixing must be square, with rows that sum to 1; this one has shape {mixing.shape}")
+    if not 0 <= size < np.inf:
+        raise RequestError(f"size {size} is out of range; it must be 0 or more bytes, and finite")
     table = delays(mixing, link, size)
 
     def release(step, ready):

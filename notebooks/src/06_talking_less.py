@@ -33,28 +33,22 @@ interactive: bool = True  # False: no sliders
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import HTML, display
 
 import labkit
 from labkit.teach import check, explore, hint, predict, solution, viz
 from labkit.teach.exercises import say
-from labs import budget, phase, talking, talking_figures, talking_study
+from labs import budget, phase, talking, talking_figures, talking_maps, talking_study, talking_tables
+from labs.tables import show_table
 
 lab = labkit.start("06", profile, seeds, overrides, record_to, interactive)
 settings, recorded = lab.settings, lab.recorded()
 digits = talking.Digits.load(settings.train)
 
 
-def show_table(rows) -> None:
-    table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
-    with pd.option_context("display.max_colwidth", None):
-        display(HTML(table.to_html(index=False, border=0, justify="left", float_format="{:.4g}".format)))
-
-
 def both(name, **select) -> dict:
     """The tables of recorded runs and of yours, as far as there are any."""
-    tables = {"recorded": talking_study.best(recorded, name, **select)}
-    tables["yours"] = talking_study.best(list(lab.used.values()), name, **select)
+    tables = {"recorded": talking_tables.best(recorded, name, **select)}
+    tables["yours"] = talking_tables.best(list(lab.used.values()), name, **select)
     return {source: table for source, table in tables.items() if not table.empty}
 
 
@@ -211,9 +205,13 @@ show_table(sums)
 real_places = talking_study.supports(lab, settings, digits)
 fig, alt, data = talking_figures.union(sums, 0.03, real_places)
 viz.show(fig, alt=alt, data=data)
+ratios = real_places["ratio"]
+say(
+    f"Real gradients, top-k 1 %: their sum fills {ratios.min():.2f} to {ratios.max():.2f} of what independent places would fill."
+)
 
 # %% [markdown]
-# Real gradients agree on what is large more often than by chance (claim **S39.real**), so their sum stays sparser than the formula says.
+# Below 1 the workers agree on what is large more often than by chance, and their sum stays sparser than the formula says. How much more often depends on the batches and on the number of workers: claim **S39.real** asks for 0.9 or less in *every* case, and a single case above it is a miss, as the board says.
 #
 # ### Who listens to whom
 #
@@ -229,13 +227,20 @@ viz.show(fig, alt=alt, data=data)
 #
 # ### The same on real processes
 #
-# The trainings below run in one process, with the pure functions that real ranks use (PowerSGD: a transcription of torch's hook; real ranks use torch's own, under DDP). Are they the same? Real ranks talk by gloo, and count what they send. `moved` is how far the parameter that went farthest has gone, and differences are relative to it (claim **S38.real**; also gossip, **S34** and **S35**; factors, **S40**; and averaging after every step against synchronous SGD, **S41**).
+# The trainings below run in one process, with the pure functions that real ranks use (PowerSGD: a transcription of torch's hook; real ranks use torch's own, under DDP). Are they the same? Real ranks talk by gloo, and count what they send. `moved` is how far the parameter that went farthest has gone, and differences are relative to it (claim **S38.real**).
 
 # %%
-show_table(talking_study.real(lab, settings))
+compressing, others = talking_study.real(lab, settings)
+show_table(compressing)
 
 # %% [markdown]
-# DGC sends almost everything at first: it begins with 25 % of the entries and comes down in stages. 8 steps are all still in the first. PowerSGD sends its first two exchanges whole. fp16 differs a little, since real ranks add up halves on the way, and here they are added up as floats.
+# The other methods on the same real ranks: gossip without gradients, averaging, and factors of a layer's gradient, that is x and dy in place of their product, which pay where B (Ci + Co) < Ci Co (claim **S40**).
+
+# %%
+show_table(others)
+
+# %% [markdown]
+# DGC sends almost everything at first: it begins with 25 % of the entries and comes down in stages of 8 steps, so the first 8 steps are all dense in effect. PowerSGD sends its first two exchanges whole. fp16 differs a little, since real ranks add up halves on the way, and here they are added up as floats.
 #
 # ### Train
 #
@@ -249,7 +254,7 @@ talking_study.trainings(lab, settings, digits)
 #
 # ### Accuracy against bytes
 #
-# At the rate with the best *validation* accuracy of each method; shown is the *test* accuracy (452 images: a standard error is about 1.5 points).
+# At the rate with the best *validation* accuracy of each method; shown is the *test* accuracy (452 images: a standard error is about 1.5 points). One row a method, the most bytes on top.
 
 # %%
 compressed = both("compressed")
@@ -262,7 +267,7 @@ saving.compare(
 )
 
 # %% [markdown]
-# Look across: from right to left bytes fall by more than a factor of 20. How far does accuracy fall? PowerSGD's bytes hold two whole exchanges at the start, which a longer training would forget, and it alone among the small ones would send no more with more workers. And compare 1-bit with and without feedback, which send the same bytes (claim **S38**: five seeds, 256 steps, equal grids). The board says what came of it. A network is not the toy: where no direction depends on the signs alone, feedback may show little.
+# Look down: from top to bottom bytes fall by more than a factor of 20. How far does accuracy fall? Two methods send fewer bytes a step the longer they train, so recorded runs and yours may differ: DGC sends 25 % of the entries in its first 8 steps, then a quarter of that, and 1 % only from step 24 on (over 128 steps that makes 4.6 kB a step, over 256 3.1 kB), and PowerSGD's first two exchanges are whole. PowerSGD alone among the small ones would send no more with more workers. And compare 1-bit with and without feedback, which send the same bytes (claim **S38**: five seeds, 256 steps, equal grids). The board says what came of it. A network is not the toy: where no direction depends on the signs alone, feedback may show little.
 #
 # ### Fewer exchanges
 #
@@ -272,21 +277,30 @@ saving.compare(
 apart = both("periods")
 fig, alt, data = talking_figures.periods(apart)
 viz.show(fig, alt=alt, data=data)
+say(talking_tables.elastic_against_averaging(apart))
 
 # %% [markdown]
+# A remembered claim is never more than *same shape* or *not seen* on the board, even where these runs speak against it. So read the interval beside it: if it lies below 0, the elastic centre was *worse* here, at these periods, with a pull that was not tuned.
+#
 # Here all workers draw from the same kind of data. If one had only zeros and ones, they would drift apart, and long periods would cost more.
 #
 # ### Fewer partners
 #
-# `spread` is the distance of workers from their mean at the end, for all graphs at the lowest rate of the grid: what the last step added, and what mixing has not yet removed. The better a graph mixes, the less; the complete graph has only the last step's.
+# Accuracy is at each graph's *best rate*; *spread*, the distance of workers from their mean at the end, is for all graphs at one rate, the *lowest* of the grid: what the last step added, and what mixing has not yet removed. On average, the better a graph mixes, the less; the complete graph has only the last step's.
 
 # %%
 tables = both("graphs")
 for source, table in tables.items():
     say(f"{source.capitalize()}, {settings.graph_workers if source == 'yours' else 16} workers:")
-    show_table(table[["case", "rate", "test", "spread", "bytes a step", "seeds"]])
+    rows, order = talking_tables.partners(table)
+    show_table(rows)
+    say(f"Spread, as measured: {order}.")
 
 # %% [markdown]
+# The spread at the end is one draw of the last few gradients, and the networks are not the same ones after so many steps: with a single seed, neighbours in this order may swap, even a torus and the complete graph. The second eigenvalue above speaks of the slowest part of the disagreement, with nothing added; here every step adds to all of its parts, so graphs of the same eigenvalue need not have the same spread.
+#
+# In bytes the graphs are farther apart than in accuracy: see whether what they differ by is more than the 1.5 points of chance.
+#
 # ### A liar (extra)
 #
 # Whoever averages trusts everyone. One of five workers sends noise, or its gradient times -10, or NaN. The **coordinate median** takes the middle value of each entry. **Krum** takes the gradient that is nearest to most others (claim **S44**). Final loss:
@@ -307,7 +321,7 @@ say(
     f"Measured apart: gradient {1e3 * job.compute:.2g} ms, message {1e3 * job.alpha:.2g} ms + {1e9 * job.beta:.2g} ns a byte; "
     f"packing and unpacking all wires, 1-bit {1e3 * job.words * (job.encode['1-bit'][0] + settings.ranks * job.encode['1-bit'][1]):.2g} ms."
 )
-fig, alt, data = talking_figures.row_of(settings.ranks, job, slow, "yours")
+fig, alt, data = talking_maps.row_of(settings.ranks, job, slow, "yours")
 viz.show(fig, alt=alt, data=data)
 ratio = slow["measured"] / slow["predicted"]
 say(f"Measured over predicted: {ratio.min():.2f} to {ratio.max():.2f}, in the middle {ratio.median():.2f}.")
@@ -324,26 +338,27 @@ quickest.compare(
 #
 # ### A map: which method where
 #
-# The figure above is one row of a map. Here is the same model, the same function, for larger machines: 25.6 million words, 100 ms of computing (log-normal, 20 %), 20 µs a message, 1 ns a word for packing and for unpacking: guesses, not measurements. Left: the shortest *step*. Right: the shortest time *to the target*, where each method's steps are multiplied by how many more it needed in the trainings above (validation accuracy at the target; four workers, our small network).
+# The figure above is one row of a map. Here is the same model, the same function, for larger machines: 25.6 million words, 100 ms of computing (log-normal, 20 %), 20 µs a message, 1 ns a word for packing and for unpacking: guesses, not measurements. Left: the shortest *step*. Middle: the shortest time *to the target*, where each method's steps are multiplied by how many more it needed in the trainings above (validation accuracy at the target; four workers, our small network). Right: the same among the methods that keep all workers' parameters equal. The number in a cell says by how much: how many times faster than dense.
 
 # %%
 every = [*recorded, *lab.used.values()]
-factors = talking_study.factors(recorded) or talking_study.factors(list(lab.used.values()))
+factors = talking_tables.factors(recorded) or talking_tables.factors(list(lab.used.values()))
 if factors:
     say("Steps to the target, dense = 1: " + ", ".join(f"{way} {value:.2f}" for way, value in factors.items()) + ".")
 else:
-    say("Dense training missed the target in these runs, so both maps show the same: seconds per step.")
-fig, alt, data = talking_figures.map_of(phase.Job(), factors)
+    say("Something missed the target in these runs, or was not run, so the maps show seconds per step only.")
+fig, alt, data = talking_maps.map_of(phase.Job(), factors)
 viz.show(fig, alt=alt, data=data)
+say(talking_maps.in_words(data))
 
 # %% [markdown]
-# Read the left map with suspicion: *per step* whoever talks least wins, and a worker that never talks would win everywhere. The right map asks for progress. Where links are fast, the steps that are saved count for more than the bytes that are not sent.
+# Read the left map with suspicion: *per step* whoever talks least wins, and a worker that never talks would win everywhere. The middle one asks for progress, and changes little: at tau = 16 our small network needs few steps more, encodes nothing, and waits for the slowest once in 16 steps. Other tasks may ask a higher price. So look at the numbers, not only at the letters: where links are slow, the choice is worth a factor; where they are fast, hardly anything. If workers have to stay equal, the right map shows what is left: compressing pays on slow links, with few workers, since wires that are gathered grow with P.
 #
 # ## Where it breaks
 #
 # - **Scale.** 6,634 parameters, 4096 images, a few hundred steps, four workers in one process. Gradients of large networks have other spectra; what a compressor loses there may be more or less.
 # - **Time.** The map is a model: links share nothing, nothing overlaps with computing, encoding costs a guessed constant. Real processes confirm it at two points only, for one number of ranks on one machine, with a link made slow by sleeping and constants of that machine. Workers that wait for a straggler, many workers, and a network were not measured. PowerSGD, whose bytes grow least with the workers, is not in the map: its matrices' shapes, and the time of its products, would have to be.
-# - **Factors** of the right map come from four workers (gossip: sixteen), and are used for 128.
+# - **Factors** of the maps to the target come from four workers (gossip: sixteen), and are used for 128.
 # - **Tuning.** Rates are tuned on a grid of octaves; nothing else is (elastic averaging's pull, DGC's stages, momentum). Others may do better with more care, and that care is a cost as well.
 # - **Equal data.** All workers' images are of one kind.
 # - **A simulation's agreement with itself is no validation**: that real ranks send what the formula says shows that both describe one algorithm, not that it trains well.
@@ -355,7 +370,7 @@ viz.show(fig, alt=alt, data=data)
 # What shows each named system here: really run, simulated, in a cost model, or in this table only. *By proxy*: a simpler stand-in with the same idea; its note says what is missing.
 
 # %%
-systems = talking_study.systems()
+systems = talking_tables.systems()
 how = systems["shown"] + systems["note"].str.startswith("by proxy").map({True: ", by proxy", False: ""})
 show_table(pd.crosstab(systems["category"], how).rename_axis(columns=None).reset_index())
 show_table(systems[systems["lab"] == "06"][["system", "reference", "shown", "where", "note"]])
@@ -437,7 +452,7 @@ check("06.3", my_mixing)
 # - `compressor` and `options`: none, fp16, onebit (`feedback`), qsgd (`levels`, `bucket`), terngrad, topk (`density`, `feedback`), randomk, dgc (`density`, `momentum`, `stage`), dorefa (`bits`), powersgd (`rank`, `start`: how many exchanges are whole at first);
 # - `tau`, steps of its own that a worker takes between two exchanges, `steps` in all (512 at most, a multiple of tau), and the `rate`.
 #
-# What is exchanged is the sum of a worker's tau gradients. Choose by the accuracy on the 452 *validation* images, which is all that you see; the check looks at the test images. It really trains (the whole of the bundled digits, in every profile) and counts the wire. **The fewest bytes win.** Ours is not the best: half of it is possible.
+# What is exchanged is the sum of a worker's tau gradients. Choose by the accuracy on the 452 *validation* images, which is all that you see; the check looks at the test images. It really trains (the whole of the bundled digits, in every profile) and counts the wire. **The fewest bytes win**: when you have passed, compare with the fewest that we know. The solution here is not the best.
 
 # %%
 # STUB: choice = {"compressor": "topk", "options": {"density": ...}, "tau": ..., "rate": ..., "steps": ...}
@@ -447,7 +462,7 @@ choice = {"compressor": "terngrad", "options": {}, "tau": 96, "rate": 0.1, "step
 mine = budget.play(choice)
 if mine is not None and mine.problem is None:
     lab.keep("06.4", {"bytes": mine.sent, "validation": mine.validation, "test": mine.test, **mine.choice})
-    say(f"{mine.sent:,.0f} bytes a worker, validation accuracy {mine.validation:.3f}.")
+    say(budget.standing(mine))
 check("06.4", mine)
 
 # %% [markdown]
@@ -467,7 +482,7 @@ check("06.4", mine)
 # - A graph mixes as its second eigenvalue says; one message a round is enough if the partner changes.
 # - Bytes saved are seconds saved only where the link, and nothing else, is what a step waits for.
 #
-# **Next:** lab 14, where runs need no exchange at all. **Sources:** Ben-Nun and Hoefler, arXiv 1802.09941, section 7; Seide et al. 2014; Alistarh et al. 2017 (QSGD); Wen et al. 2017 (TernGrad); Aji and Heafield 2017; Lin et al. 2018 (DGC); Vogels et al. 2019 (PowerSGD); Zhang et al. 2015 (EASGD); Lian et al. 2017 (D-PSGD); Renggli et al. (SparCML); Blanchard et al. 2017 (Krum).
+# **Next:** lab 07: many workers mean a large batch; how large may it be, and at which rate? (Lab 14, planned: runs that need no exchange at all.) **Sources:** Ben-Nun and Hoefler, arXiv 1802.09941, section 7; Seide et al. 2014; Alistarh et al. 2017 (QSGD); Wen et al. 2017 (TernGrad); Aji and Heafield 2017; Lin et al. 2018 (DGC); Vogels et al. 2019 (PowerSGD); Zhang et al. 2015 (EASGD); Lian et al. 2017 (D-PSGD); Renggli et al. (SparCML); Blanchard et al. 2017 (Krum).
 
 # %% [markdown]
 # ## Record
