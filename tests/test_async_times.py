@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from labs import async_times, delayed, virtual
+from labs import async_figures, async_times, delayed, virtual
 from torch import nn
 from torch.nn import functional as F
 
@@ -101,7 +101,32 @@ def test_the_best_rate_is_that_of_the_geometric_mean_and_no_seed_may_miss():
     table = table.assign(delay=0.0, idle=0.0, images=1.0)
     found = async_times.best(table)
     assert found["best rate"].tolist() == [1.0] and found["seconds"].tolist() == pytest.approx([8.0])
-    assert len(async_times.best(table[table["rate"] < 1])) == 0
+    none = async_times.best(table[table["rate"] < 1])
+    assert len(none) == 0 and list(none) == list(async_times.BEST)
+    at_once = async_times.best(table.assign(seconds=0.0))
+    assert len(at_once) == 0 and list(async_figures.results(at_once))[:3] == ["workers", "times", "method"]
+    assert "no method reached the target" in async_figures.race(pd.DataFrame(), at_once, 4)[1]
+
+
+def test_a_target_that_the_start_has_reached_is_refused():
+    with pytest.raises(RequestError, match="target 3 is reached before the race begins: the loss at the start is 1"):
+        async_times.race(digits(), 4, ["constant"], ("sync",), 2, 3.0, 0)
+
+
+def test_a_table_and_a_figure_have_the_same_names_of_methods():
+    rows = [(method, rate, rate) for method in async_times.methods([3]) for rate in (1.0, 0.5, 0.25)]
+    table = pd.DataFrame(rows, columns=["method", "rate", "seconds"]).assign(workers=4, times="constant", seed=0)
+    table = table.assign(delay=0.0, idle=0.0, images=1.0)
+    names = async_figures.results(table)["method"].tolist()
+    figure, alt, _ = async_figures.race(pd.DataFrame(), table, 4)
+    assert names == [label.get_text() for label in figure.axes[0].get_yticklabels()] and all(n in alt for n in names)
+
+
+def test_a_timeline_counts_what_was_applied_and_not_what_was_begun():
+    _, alt, bars = async_figures.timeline()
+    assert "synchronous: 8 gradients applied, in 2 updates" in alt and "bound 3: 20 gradients applied" in alt
+    assert (bars["method"] == "sync").sum() > 8
+    assert "1 gradient applied, in 1 update;" in async_figures.timeline("constant", 1, 1.5)[1]
 
 
 def test_the_seconds_of_a_seed_are_those_at_the_rate_that_is_best_on_the_others():
@@ -137,6 +162,9 @@ def test_bounds_are_methods_of_their_own_and_sorted():
     assert late == sorted(late, reverse=True) and len(set(late)) == 3  # a larger bound waits less
     with pytest.raises(RequestError, match="method"):
         async_times.order("spp 3", 4, "constant", 8, 0)
+    for method in ("async 3", "ssp x", "ssp -1", "sync 0"):
+        with pytest.raises(RequestError, match="only ssp has a bound"):
+            async_times.order(method, 4, "constant", 8, 0)
 
 
 @pytest.mark.parametrize("workers", [4, 16])

@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labs import winograd
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from labkit.errors import RequestError
-from labkit.operators import convolution, winograd
+from labkit.operators import convolution
 from labkit.operators.convolution import METHODS, conv2d, cost
 
 KERNEL_FREE = ("direct", "im2col", "fft")

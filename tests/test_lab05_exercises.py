@@ -43,7 +43,7 @@ PATHS = {
     "the sign is turned": lambda delay, rate, steps: delayed.path(delay, -rate, steps=steps),
     "it waits for the first gradients": lab05.waits_at_start,
     "return 9 numbers": lambda delay, rate, steps: delayed.path(delay, rate, steps=steps)[1:],
-    "after 1 updates yours is": lambda delay, rate, steps: delayed.path(delay, rate / 2, steps=steps),
+    "after 1 update yours is": lambda delay, rate, steps: delayed.path(delay, rate / 2, steps=steps),
 }
 
 
@@ -92,6 +92,7 @@ HANDS = {
     "the worker's own writings": [0, 0, 1, 0, 2, 1],
     "writing number 4, of C, is not 2 old": [0, 1, 1, 2, 1, 3],
     "list of 6 numbers": [0, 1],
+    "entry 2 of your list is no number: None": [0, None, 1, 3, 1, 3],
 }
 
 
@@ -128,6 +129,12 @@ BREAKS = {
     "whole delay": broken(0.9, 0.1, delay=2.5),
     "four times": broken(0.9, 0.1, outside=0.1),
     "leave the call": 7,
+    "without delay is nan": broken(0.9, 0.1, reference=float("nan")),
+    "without delay is 0": broken(0.9, 0.1, reference=0.0),
+    "without delay is inf": broken(0.9, 0.1, reference=float("inf")),
+    "left no accuracies": broken(float("nan"), 0.1),
+    "run the whole cell": broken(0.9, None),
+    "the two trainings": broken(0.9, 0.1, found=None),
 }
 
 
@@ -139,7 +146,18 @@ def test_a_prediction_that_failed_is_told_why(words):
 def test_the_messages_of_one_exercise_differ_and_a_good_prediction_passes(capsys):
     for spec, mistakes in ((lab05.late_path, PATHS), (lab05.by_hand, HANDS), (lab05.who_waits, WAITS),
                            (lab05.break_it, BREAKS)):
-        mistakes = {words: answer for words, answer in mistakes.items() if words != "whole delay"}  # said with another
+        twice = ("whole delay", "run the whole cell", "the two trainings")  # said with another
+        mistakes = {words: answer for words, answer in mistakes.items() if words not in twice}
         assert len({spec(answer) for answer in mistakes.values()}) == len(mistakes)
     assert check("05.3", broken(0.9, 0.1)) is True
     assert check("05.3", broken(0.9, 0.1, delay=..., inside=...)) is None
+    assert lab05.refused(broken(0, 0, delay=..., inside=...), [0]) is not None  # so the notebook trains nothing
+
+
+def test_a_prediction_is_right_only_where_both_sides_came_true():
+    values = (0.0, 0.5, 0.7, 0.9, 1.0, 1.5, -0.1, float("nan"), float("inf"), None, "no")
+    for inside in values:
+        for outside in values:
+            numbers = all(isinstance(value, float) and 0 <= value <= 1 for value in (inside, outside))
+            right = numbers and inside >= 0.75 * 0.9 > outside
+            assert (lab05.break_it(broken(inside, outside)) is None) is right, (inside, outside)

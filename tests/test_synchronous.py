@@ -192,6 +192,7 @@ def test_no_bucket_size_undercuts_the_backward_or_the_link():
         link = buckets.relative(8, 1.0, sizes.sum(), share, 0.01)
         table = buckets.sweep(ready, sizes, [0.1, 1, 100], link)
         assert (table["seconds"] >= max(1.0, share) - 1e-9).all()
+        assert table["left MB"].iloc[-1] == 3  # all twelve
         assert table["seconds"].iloc[-1] == pytest.approx(1 + share + 0.01, rel=1e-3)
 
 
@@ -248,7 +249,8 @@ def test_statistics_decide_needs_all_three_comparisons(lab):
     asked = {"ranks": 2, "error": 1e-10, "differs": 1e-3}
 
     def run(statistics, whole, ghost, ranks=2):
-        rows = [(name, value, n) for n in range(ranks) for name, value in (("whole error", whole), ("ghost error", ghost))]
+        values = {"whole error": whole, "ghost error": ghost}
+        rows = [(name, value, n) for n in range(ranks) for name, value in values.items()]
         return lab.evidence("normalised", rows, statistics=statistics, ranks=ranks, at=[str(whole), str(ghost)])
 
     local, synchronised = run("local", 0.02, 1e-16), run("synchronised", 1e-16, 0.02)
@@ -296,7 +298,7 @@ def test_step_times_are_judged_in_every_case_by_distinct_seeds(lab):
     assert rules.step_time_as_formula([*good[:3], *other], **STEPS).outcome == "holds"
     for options in ({"off": 3.5}, {"off": math.nan}, {"spread": 0.0, "off": 1.0}):
         verdict = rules.step_time_as_formula([*good[:3], step(lab, 4, 1, **options)], **STEPS)
-        assert verdict.outcome == "contradicted" and verdict.evidence.endswith("off: 4 workers, 1 backups")
+        assert verdict.outcome == "contradicted" and verdict.evidence.endswith("off: 4 workers, 1 backup")
     repeated = step(lab, 4, 1, count=1500, off=6.0)  # of a seed that is there already, with more steps
     assert rules.step_time_as_formula([*good, repeated], **STEPS).outcome == "contradicted"
     half = step(lab, 4, 1, metrics=("mean",))
@@ -335,11 +337,49 @@ def test_figures_draw_yours_over_what_is_recorded(lab):
     assert "recorded, convolutions (1 seed): 0.800 with 2, 0.900 with 4" in alt and "yours, convolutions" in alt
     table = pd.DataFrame({"ready": [0.5, 1.0], "bytes": [buckets.MB, buckets.MB]})
     _, alt, data = figures.cap_curves({"yours": table, "recorded": table}, [0.5, 8.0], [1.0], 4, 0.0)
-    assert set(data["source"]) == {"yours", "recorded"} and "words take 1: best 1.50 at 0.5 MB" in alt
+    assert set(data["source"]) == {"yours", "recorded"}
+    assert "words take 1: each on its own 1.50, best 1.50 so, largest bucket 2.00" in alt
+    yours = data[data["source"] == "yours"][["MB", "messages", "left MB"]]
+    assert yours.values.tolist() == [[0, 2, 1], [0.5, 2, 1], [8, 1, 2]]
 
 
 @pytest.mark.parametrize("times", sorted(figures.TIMES))
 def test_the_explorer_draws_every_choice(times):
     for workers, backup in ((2, 8), (8, 0)):
         _, alt, data = figures.waiting(workers, times, backup, steps=20)
-        assert f"{workers} workers" in alt and (data["all"] >= data.iloc[:, 2] - 1e-12).all()
+        kept = data["workers"] > backup
+        assert f"{workers} workers" in alt and (data["all"] >= data.iloc[:, 2] - 1e-12)[kept].all()
+        assert data.iloc[:, 2].isna().equals(~kept)  # as many workers as backups, or fewer: nothing to draw
+        alone = 5.0 if times.endswith("slower") else 1.0
+        assert data["all"][0] == pytest.approx(alone, rel=1e-3)
+
+
+def test_the_explorer_says_when_fewer_can_be_left_out_than_asked():
+    _, alt, _ = figures.waiting(2, "exponential", 8, steps=20)
+    assert "8 slowest not waited for, at most 1 of 2 can" in alt
+
+
+@pytest.mark.parametrize(
+    "choice, message",
+    [((4, "weibull", 0), "unknown times 'weibull'; allowed: constant"), ((0, "constant", 0), "1 or more workers"),
+     ((4, "constant", -1), "0 or more backups")],
+)  # fmt: skip
+def test_the_explorer_refuses_what_is_not_there(choice, message):
+    with pytest.raises(RequestError, match=message):
+        figures.waiting(*choice)
+
+
+def test_labels_are_as_near_to_their_lines_as_can_be():
+    assert figures.spread([1.0, 2.0, 4.0], 0.5) == pytest.approx([1, 2, 4])
+    assert figures.spread([1.0, 1.0, 1.0, 4.0], 0.5) == pytest.approx([0.5, 1, 1.5, 4])
+    places = [1.31, 1.36, 1.37, 1.8]
+    found = figures.spread(places, 0.2)
+    assert min(np.diff(found)) > 0.2 - 1e-9 and max(abs(np.array(found) - places)) < 0.2
+
+
+def test_one_rank_is_no_ranks():
+    assert list(synchronous.equal_table({1: {"ddp": [{"error": 0.0}]}, 2: {}}).columns) == ["1 rank", "2 ranks"]
+
+
+def test_sizes_have_one_unit_and_no_exponent():
+    assert [buckets.size_text(size) for size in (40, 2**19, 3.5 * 2**20)] == ["< 0.001", "0.500", "3.500"]

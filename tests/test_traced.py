@@ -1,5 +1,7 @@
 """Virtual ranks: their clock against a literal one, tick by tick; what goes wrong named by rank, round and line."""
 
+import functools
+import random
 import threading
 import time
 
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import RequestError
 from labkit.simulate.traced import TraceError, run
+from labkit.training.collectives import all_reduce_ring, broadcast
 
 
 def ones(words: int) -> np.ndarray:
@@ -230,6 +233,28 @@ def test_a_wrong_program_is_named_by_rank_round_and_line_and_leaves_nothing(prog
     assert run(lambda comm: comm.rank, 3).results == [0, 1, 2]
 
 
+def rank_0_alone(comm):
+    if comm.rank == 0:
+        all_reduce_ring(ones(6), comm)
+
+
+def shuffles_nothing(comm):
+    random.shuffle(7)
+
+
+@pytest.mark.parametrize(("program", "line"), [(rank_0_alone, "all_reduce_ring(ones(6), comm)"),
+                                               (shuffles_nothing, "random.shuffle(7)")])  # fmt: skip
+def test_the_line_named_is_the_programs_own_not_that_of_a_library_it_calls(program, line):
+    with pytest.raises(TraceError) as found:
+        run(program, 4)
+    assert f"(`{line}`)" in str(found.value)
+
+
+def test_a_program_that_is_all_library_has_a_line_too():
+    with pytest.raises(TraceError, match=r"at line \d+ \(`"):
+        run(functools.partial(broadcast, None), 2)
+
+
 def test_the_exception_of_a_program_is_the_cause():
     with pytest.raises(TraceError) as found:
         run(raises, 2)
@@ -349,8 +374,8 @@ def test_rounds_of_random_right_programs_are_those_of_the_literal_clock(size, pa
 
 
 def test_a_program_takes_the_same_course_each_time():
-    random = np.random.default_rng(0)
-    pairs = [tuple(random.permutation(6)[:2]) for _ in range(60)]
+    generator = np.random.default_rng(0)
+    pairs = [tuple(generator.permutation(6)[:2]) for _ in range(60)]
 
     def program(comm):
         for source, dest in pairs:

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.errors import RequestError, choose
-from labkit.operators import winograd
+from labkit.paths import lab_part
 
+winograd = lab_part("winograd")
 # Sizes of one convolution, all but `groups` pairs (y, x): of the kernel, of what it touches when dilated (reach), of
 # the padded image, of the output, and of Fourier transforms. Made and checked by `geometry`.
 Geometry = namedtuple("Geometry", "groups stride padding dilation kernel reach padded out fourier")

@@ -18,6 +18,7 @@ from contextlib import suppress
 import numpy as np
 
 from labkit.errors import RequestError
+from labkit.paths import labs, root
 from labkit.simulate.trace import Message, Trace, TraceError
 
 __all__ = ["Comm", "Message", "Trace", "TraceError", "run"]
@@ -148,8 +149,7 @@ class _World:
             for thread in filter(threading.Thread.is_alive, self.threads):
                 thread.join(0.005)
                 if thread.is_alive():
-                    ident = ctypes.c_ulong(thread.ident)
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_Stopped))
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
 
     def trace(self) -> Trace:
         steps = [list(steps) for steps in self.steps]  # first: a rank may still be sending
@@ -160,11 +160,9 @@ class _World:
         trace, waiting = self.trace(), sorted(self.waiting.items())
         unread = sorted(index for box in list(self.boxes.values()) for index in list(box))
         if self.failure:
-            rank, error = self.failure
-            line = _line(traceback.extract_tb(error.__traceback__))
-            if isinstance(error, RequestError):
-                return TraceError("call", f"{error}{line}", rank, trace, error)
-            return TraceError("raised", f"{type(error).__name__}: {error}{line}", rank, trace, error)
+            rank, why = self.failure
+            kind, name = ("call", "") if isinstance(why, RequestError) else ("raised", f"{type(why).__name__}: ")
+            return TraceError(kind, f"{name}{why}{_line(traceback.extract_tb(why.__traceback__))}", rank, trace, why)
         if not self.over.is_set():
             text = f"still running after {limit:g} s{self.line(self.running)}; is there a loop without an end?"
             return TraceError("endless", text, self.running, trace)
@@ -188,8 +186,10 @@ class _World:
 
 
 def _line(stack: traceback.StackSummary) -> str:
-    """Where the program's own code is in a stack: `` at line 7 (`x = y`)``."""
+    """Where the program's own code is in a stack: `` at line 7 (`x = y`)``, not the library's that it called."""
     own = [frame for frame in stack if frame.filename != __file__ and "site-packages" not in frame.filename]
+    library = str(root() / "labkit"), str(labs()), threading.__file__.removesuffix("threading.py")
+    own = [frame for frame in own if not frame.filename.startswith(library)] or own
     return f" at line {own[-1].lineno} (`{own[-1].line}`)" if own else ""
 
 

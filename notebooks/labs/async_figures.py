@@ -10,20 +10,21 @@ import pandas as pd
 from labkit.simulate import events
 from labkit.teach import viz
 from labs import async_times
+from labs.async_tables import counted
 from labs.delayed_figures import GREY, empty
 
-NAMES = {"sync": "synchronous", "total": "sync, total batch fixed", "backup": "sync, backup workers",
-         "async": "asynchronous"}
+NAMES = {"sync": "synchronous", "total": "total batch fixed", "backup": "backup workers", "async": "asynchronous"}
 KINDS = {"constant": "constant", "lognormal": "log-normal", "straggler": "one straggler", "exponential": "exponential"}
 
 
 def named(method: str) -> str:
-    """A method's name in a figure."""
+    """A method's name in a figure or table."""
     return NAMES.get(method) or f"stale-synchronous, bound {async_times.family(method)[1]:g}"
 
 
 def timeline(times: str = "straggler", workers: int = 4, until: float = 11.0, seed: int = 0):
-    """Who computes when, under three methods: a bar is a gradient, a gap is waiting; the titles count."""
+    """Who computes when, under three methods: a bar is a gradient, a gap is waiting; the titles count what has taken
+    effect by then."""
     fig, axes = viz.figure(1, 3, height=4.0, width=6.5, sharex=True)
     rows, said = [], []
     for ax, method in zip(axes, ("sync", "ssp 3", "async"), strict=True):
@@ -35,11 +36,12 @@ def timeline(times: str = "straggler", workers: int = 4, until: float = 11.0, se
                     color=viz.SERIES[n % 4], edgecolor="white", linewidth=0.8)
         updates = int((plan.when <= until).sum())
         gradients = updates * (workers if plan.members is not None else 1)
-        ax.set_title(f"{named(method)}: {gradients} gradients in {updates} updates", loc="left")
+        told = f"{named(method)}: {counted(gradients, 'gradient')} applied, in {counted(updates, 'update')}"
+        ax.set_title(told, loc="left")
         ax.set(yticks=range(workers), ylabel="worker", xlim=(0, until))
         ax.invert_yaxis()
         ax.grid(False)
-        said.append(f"{named(method)} {gradients} gradients in {updates} updates")
+        said.append(told)
         rows += [{"method": method, "worker": w, "from": b, "to": e} for w, b, e in
                  zip(who.tolist(), began, ended, strict=True) if b < until]
     axes[-1].set_xlabel("virtual seconds")
@@ -74,14 +76,14 @@ def race(recorded: pd.DataFrame, yours: pd.DataFrame, workers: int):
             places = np.array(places) + shift
             ax.plot(part["seconds"], places, color=colour, marker=marker, linestyle="none", label=name)
             if len(part):
-                said.append(f"{name}, {KINDS[kind]}: " + ", ".join(f"{named(row.method)} {row.seconds:.0f}"
+                said.append(f"{name}, {KINDS[kind]}: " + ", ".join(f"{named(row.method)} {row.seconds:.3g}"
                                                                    for row in part.itertuples()))
                 most, least = max(most, part["seconds"].max()), min(least, part["seconds"].min())
         ax.set_title(KINDS[kind])
         ax.set_ylim(len(every) - 0.5, -0.5)
     marks = [2.0**n for n in range(math.floor(math.log2(least)), math.ceil(math.log2(most)) + 1)]
     for ax in np.atleast_1d(axes):
-        viz.log2_axis(ax, marks[:: math.ceil(len(marks) / 5)], "virtual seconds")
+        viz.log2_axis(ax, marks[:: math.ceil(len(marks) * len(shown) / 15)], "virtual seconds")
         ax.set_xlim(marks[0] / 1.15, marks[-1] * 1.4)
     np.atleast_1d(axes)[0].set_yticks(range(len(every)), map(named, every))
     if len(tables) > 1:
@@ -124,12 +126,20 @@ def saturation(table: pd.DataFrame):
         ax.plot(part["workers"], part["updates a second"], color=viz.YOURS, marker=viz.MARKERS[n],
                 linestyle=viz.LINES[n % 4])
         last = part.iloc[-1]
-        ax.annotate(f"{shards} shard{'s' * (shards > 1)}", (last["workers"], last["updates a second"]), xytext=(0, 4),
+        ax.annotate(counted(shards, "shard"), (last["workers"], last["updates a second"]), xytext=(0, 4),
                     textcoords="offset points", ha="right", fontsize=8, color=viz.YOURS)
         said.append(f"{shards}: {last['updates a second']:.1f} of {limit:g} a second")
     viz.log2_axis(ax, list(table["workers"]), "workers")
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set_ylabel("updates a second")
-    most = int(table["workers"].max())
-    return fig, f"Updates a second with {most} workers, by shards: " + "; ".join(said) + ". Dotted: the limit.", table
+    most = counted(int(table["workers"].max()), "worker")
+    return fig, f"Updates a second with {most}, by shards: " + "; ".join(said) + ". Dotted: the limit.", table
+
+
+def results(table: pd.DataFrame) -> pd.DataFrame:
+    """`async_times.best` with the names of the figures, and a title for each column that says what it is."""
+    found = async_times.best(table).drop(columns="seeds")
+    found["method"], found["times"] = found["method"].map(named), found["times"].map(KINDS)
+    return found.rename(columns={"seconds": "virtual seconds", "images": "images seen", "delay": "mean delay",
+                                 "idle": "share of time idle", "at edge": "rate at edge"})

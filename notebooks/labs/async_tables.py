@@ -12,6 +12,11 @@ from labkit.rules.finding import Finding, chosen
 WORST = ("contradicted", "not attempted", "not seen", "partly", "holds")
 
 
+def counted(count: int, what: str) -> str:
+    """1 worker, 2 workers."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 class Table(NamedTuple):
     """Of one case: `rates`, ascending; `seeds`, ascending; {metric: values [seeds, rates]}."""
 

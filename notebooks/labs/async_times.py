@@ -9,7 +9,7 @@ import tempfile
 import numpy as np
 import pandas as pd
 
-from labkit.errors import choose
+from labkit.errors import RequestError, choose
 from labkit.simulate import events
 from labkit.training.ranks import run_ranks
 from labs import delayed, server_ranks
@@ -21,6 +21,7 @@ SIGMA, SLOWER = 0.5, 5.0  # of log-normal times; how many times slower the one s
 IMAGES, TOTAL = 32, 64  # of a gradient; of the whole batch where that is fixed
 OVERHEAD = 0.2  # share of the time of a gradient of `IMAGES` images that does not shrink with their number
 ASKED = ("seconds", "images", "delay", "idle")
+BEST = ("workers", "times", "method", "best rate", "at edge", "seconds", "images", "delay", "idle", "seeds")
 
 
 def methods(bounds) -> list[str]:
@@ -32,6 +33,8 @@ def family(method: str) -> tuple[str, float]:
     """(one of `FAMILIES`, the bound on how far ahead a worker may be)."""
     name, _, bound = method.partition(" ")
     choose("method", name, FAMILIES)
+    if bound and not (name == "ssp" and bound.isdecimal()):
+        raise RequestError(f"method {method!r} is not understood; only ssp has a bound, a whole number, as in 'ssp 3'")
     return name, float(bound) if bound else math.inf
 
 
@@ -86,7 +89,14 @@ def race(digits: delayed.Digits, workers: int, kinds, methods, count: int, targe
     for a miss), mean delay and share of the time in which workers were idle.
 
     The path depends on the order of updates, not on the times: equal orders, as all of a method with a barrier, are
-    trained once."""
+    trained once.
+
+    Raises:
+        RequestError: the target is no lower than the loss at the start."""
+    start = float(delayed.Arms(digits, [1.0], [0.0], seed).losses(digits.probe)[0])
+    if not target < start:
+        raise RequestError(f"target {target:g} is reached before the race begins: the loss at the start is "
+                           f"{start:.3g}; choose a lower target")
     rows, known = [], {}
     for method in methods:
         tried, size = rates(method, workers, count), batch(method, workers)
@@ -111,7 +121,8 @@ def race(digits: delayed.Digits, workers: int, kinds, methods, count: int, targe
 def best(table: pd.DataFrame) -> pd.DataFrame:
     """Of every method, number of workers and kind of times: the rate with the smallest geometric mean of seconds, and
     means at it; `seconds` are those of each seed at the rate that is best on the others (of one seed, at its own best).
-    A method of which a seed missed there is left out. `at edge`: the best rate is the lowest or highest tried."""
+    A method of which a seed missed there, or was at the target from the start, is left out; the columns are `BEST` even
+    where all are. `at edge`: the best rate is the lowest or highest tried."""
     rows = []
     table = table if "seed" in table else table.assign(seed=0)
     for (workers, times, method), part in table.groupby(["workers", "times", "method"], sort=False):
@@ -125,7 +136,7 @@ def best(table: pd.DataFrame) -> pd.DataFrame:
                      "at edge": at in (0, grid.shape[1] - 1), "seconds": math.exp(seconds), **means,
                      "seeds": len(grid)})
     rows.sort(key=lambda row: (row["workers"], TIMES.index(row["times"]), place(row["method"])))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=list(BEST))
 
 
 def recorded(runs) -> pd.DataFrame:
@@ -149,10 +160,11 @@ def evidence(lab, settings, table: pd.DataFrame, seed: int) -> None:
 
 
 def saturation(shards: int, counts, message: float = 0.1, updates: int = 4000, seed: int = 0) -> pd.DataFrame:
-    """Updates a second of a server, by number of workers that each compute for a second (exponential); a message keeps
-    one of its `shards` busy for `message` / shards seconds. `share_of_limit` is of shards / message."""
+    """Updates a second of a server, by number of workers that each compute for a second (exponential). A message, in
+    parts of equal size, keeps the port of each of the `shards` busy for `message` / shards seconds, gradients the port
+    in, answers the port out. `share_of_limit` is of shards / message."""
     rows = []
-    for workers in counts:
+    for workers in sorted(counts):
         plan = events.asynchronous(workers, updates, events.Compute("exponential"), link=events.Link(beta=message),
                                    size=1.0, shards=shards, seed=seed)
         speed = updates / plan.when[-1]

@@ -111,12 +111,19 @@ def timeline(ready: Sequence[float], sizes: Sequence[float], cap: float, link: L
 
 
 def sweep(ready: Sequence[float], sizes: Sequence[float], caps: Sequence[float], link: Link) -> pd.DataFrame:
-    """Seconds from the begin of the backward until all gradients are summed, by bucket size in MB; one row a size."""
+    """Seconds from the begin of the backward until all gradients are summed, by bucket size in MB; one row a size, 0
+    for each gradient on its own. `left MB` were not through when the backward was over."""
     rows = []
     for cap in caps:
         made = timeline(ready, sizes, cap * MB, link)
-        rows.append((cap, len(made), made[-1].end, made[-1].end - max(ready)))
-    return pd.DataFrame(rows, columns=["bucket MB", "buckets", "seconds", "not hidden"])
+        left = sum(bucket.size for bucket in made if bucket.end > max(ready)) / MB
+        rows.append((cap, len(made), made[-1].end, made[-1].end - max(ready), left))
+    return pd.DataFrame(rows, columns=["bucket MB", "buckets", "seconds", "not hidden", "left MB"])
+
+
+def size_text(size: float) -> str:
+    """Bytes in MB of 2^20 bytes, as `bucket_cap_mb` counts, without exponents."""
+    return f"{size / MB:.3f}" if size >= MB / 2000 else "< 0.001"
 
 
 def ddp(caps: Sequence[float], samples: int = 2) -> list[dict]:

@@ -45,7 +45,7 @@ def grows(delays: np.ndarray, rates: np.ndarray, momentum: float, steps: int) ->
     return ~(end <= middle)  # an overflow has grown
 
 
-def found_edges(delays: Sequence[int], momentum: float = 0.0, steps: int = 8000, halvings: int = 18) -> np.ndarray:
+def found_edges(delays: Sequence[int], momentum: float = 0.0, steps: int = 8000, halvings: int = 22) -> np.ndarray:
     """Largest stable rate x curvature for each delay: bisection, every trial a run of `steps` updates."""
     delays = np.asarray(delays)
     low, high = np.zeros(len(delays)), np.full(len(delays), 2.0 * (1 + momentum) + 0.1)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
+from labkit.rules.finding import interval
 from labkit.simulate import events
 from labs import delayed, plan05
 from labs.async_tables import Table, held_out, logs_of, tables
@@ -70,8 +71,8 @@ def accuracy(runs, momentum: float, delay: int, part: str = "validation") -> pd.
 
 
 def usable_rates(runs, momentum: float) -> dict:
-    """{delay: geometric mean over seeds of the largest usable rate}; a delay at which none is usable, or the largest
-    tried still is, is left out."""
+    """{delay: geometric mean over seeds of the largest usable rate}, what every figure and text calls the largest
+    usable rate; a delay at which a seed has none, or the largest tried still is usable, is left out."""
     found = {delay: usable(table(runs, momentum, delay), LEVEL) for delay in delays(runs, momentum)}
     return {delay: float(np.exp(np.mean(np.log(rates)))) for delay, rates in found.items() if rates}
 
@@ -95,17 +96,24 @@ def kept_and_divided(runs, images: int = 452) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def losses(runs) -> pd.DataFrame:
-    """Final training loss by number of workers and momentum, geometric mean over seeds, each at the rate that is best
-    on the other seeds (of one seed: at its own best rate). `at edge`: the best rate is the lowest or highest tried."""
-    rows = []
+def momentum_factors(runs) -> pd.DataFrame:
+    """Final training loss with momentum over that without, by number of workers: the geometric mean over seeds, and
+    `low` and `high`, the ends of its 95 % interval (NaN for one seed). Each loss is that at the rate that is best on
+    the other seeds (of one seed: at its own best rate); seeds without two finite losses are left out."""
+    rows, logs = [], {}
     cases = [run.config for run in runs if run.config.get("evidence") == "implicit"]
     for workers, momentum in sorted({(case["workers"], case["momentum"]) for case in cases}):
         select = {"evidence": "implicit", "workers": workers, "momentum": momentum}
         found = tables(runs, select, ("train_loss",), 1)[0]
         values = found.values["train_loss"]
-        logs, at = logs_of(values), int(logs_of(values).mean(0).argmin())
-        rows.append({"workers": workers, "momentum": momentum, "best rate": found.rates[at],
-                     "loss": float(np.exp(logs[range(len(logs)), held_out(values)].mean())),
-                     "at edge": at in (0, len(found.rates) - 1)})
-    return pd.DataFrame(rows)
+        picked = logs_of(values)[range(len(values)), held_out(values)]
+        logs[workers, momentum] = dict(zip(found.seeds, picked.tolist(), strict=True))
+    for (workers, momentum), mine in logs.items():
+        base = logs.get((workers, 0.0), {})
+        gains = [mine[seed] - base[seed] for seed in mine if seed in base]
+        gains = [gain for gain in gains if math.isfinite(gain)]
+        if momentum > 0 and gains:
+            ends = np.exp(interval(gains)) if len(gains) > 1 else (math.exp(gains[0]), math.nan, math.nan)
+            rows.append({"workers": workers, "momentum": momentum, "factor": ends[0], "low": ends[1], "high": ends[2],
+                         "seeds": len(gains)})
+    return pd.DataFrame(rows, columns=["workers", "momentum", "factor", "low", "high", "seeds"])

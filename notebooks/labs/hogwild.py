@@ -44,11 +44,12 @@ def race(workers: int, times: int, pause: float = 0.0) -> tuple[int, int]:
 
 
 def samples(count: int, features: int, support: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Linearly separable: the non-zero places [count, support], values there, of unit norm, and labels, -1 or 1."""
+    """Linearly separable, by the same plane for every seed: the non-zero places [count, support], each equally likely,
+    values there, of unit norm on average, and labels, -1 or 1."""
     generator = torch.Generator().manual_seed(seed)
     places = torch.rand(count, features, generator=generator).topk(support, dim=1).indices
     values = torch.randn(count, support, generator=generator) / math.sqrt(support)
-    truth = torch.randn(features, generator=generator)
+    truth = torch.randn(features, generator=torch.Generator().manual_seed(features))
     return places, values, torch.where((values * truth[places]).sum(1) > 0, 1.0, -1.0)
 
 
@@ -56,16 +57,14 @@ def loss(weights: Tensor, places: Tensor, values: Tensor, labels: Tensor) -> flo
     return F.softplus(-labels * (weights[places] * values).sum(1)).mean().item()
 
 
-def descend(steps: int, rate: float, count: int, support: int, pause: float = 0.0, *, table: Tensor) -> int:
-    """One process: `steps` of SGD on samples of its own choice. `table` [features, 2] holds weights and their writes.
+def descend(steps: int, rate: float, support: int, pause: float = 0.0, *, table: Tensor) -> int:
+    """One process: `steps` of SGD, each on a new sample. `table` [features, 2] holds weights and their writes.
 
     Returns:
         how many writes of a weight it made."""
-    places, values, labels = samples(count, len(table), support)
-    order = torch.randint(count, (steps,), generator=torch.Generator().manual_seed(1 + dist.get_rank())).tolist()
+    drawn = samples(steps, len(table), support, seed=1 + dist.get_rank())
     dist.barrier()
-    for sample in order:
-        where, x, label = places[sample], values[sample], labels[sample]
+    for where, x, label in zip(*drawn, strict=True):
         held = table[where]  # the load: a copy
         step = rate * label * torch.sigmoid(-label * (held[:, 0] @ x)) * x
         give_way(pause)
@@ -73,19 +72,23 @@ def descend(steps: int, rate: float, count: int, support: int, pause: float = 0.
     return steps * support
 
 
-def lost(workers: int, support: int, *, features: int = 256, steps: int = 200, rate: float = 1.0, count: int = 512,
-         pause: float = 0.0, timeout: float = 60.0) -> dict[str, float]:
-    """Train once without locks.
+def most_lost(workers: int, support: int, features: int = 256) -> float:
+    """The largest share that can be lost on average. When a weight is stored, each other process holds at most one
+    older copy of it, which it writes back only if it is in its sample's support; supports are drawn anew for each
+    step, so that has the chance support / features. From support = features / (workers - 1) on it is 1: no bound."""
+    return min(1.0, (workers - 1) * support / features)
 
-    When a weight is stored, each other process holds at most one older copy of it, which it writes back only if it is
-    in its sample's support: the expected share lost is at most (workers - 1) support / features.
+
+def lost(workers: int, support: int, *, features: int = 256, steps: int = 200, rate: float = 1.0, pause: float = 0.0,
+         timeout: float = 60.0) -> dict[str, float]:
+    """Train once without locks. Of the share lost `most_lost` bounds the mean: a single race may be above it by chance.
 
     Returns:
-        `attempted` and `found` writes of single weights, the share `lost`, and the loss `before` and `after`."""
+        `attempted` and `found` writes of single weights, the share `lost`, and the loss `before` and `after` on samples
+        that no process has trained on."""
     table = torch.zeros(features, 2)
-    attempted = sum(run_ranks(descend, workers, steps, rate, count, support, pause, shared={"table": table},
-                              timeout=timeout))
-    found, data = int(table[:, 1].sum().item()), samples(count, features, support)
+    attempted = sum(run_ranks(descend, workers, steps, rate, support, pause, shared={"table": table}, timeout=timeout))
+    found, data = int(table[:, 1].sum().item()), samples(512, features, support)
     return {"attempted": attempted, "found": found, "lost": 1 - found / attempted,
             "before": loss(torch.zeros(features), *data), "after": loss(table[:, 0], *data)}
 

@@ -9,6 +9,7 @@ import numpy as np
 from labkit.teach.exercises import exercise
 from labs import delayed
 from labs.answers import number
+from labs.async_tables import counted
 
 ORDER = "ABACAB"  # 05.1: who writes, in order; all read at the start, and again after each writing of their own
 SHARE = 0.75  # 05.3: of the best validation accuracy without delay; a training that has less has broken
@@ -42,7 +43,7 @@ def late_path(answer):
         why = next((why for wrong, why in slips if np.allclose(found, wrong, rtol=1e-9, atol=1e-12)), None)
         at = int(np.flatnonzero(~np.isclose(found, right, rtol=1e-9, atol=1e-12))[0])
         why = f": {why}" if why else ""
-        return f"{asked}: after {at} updates yours is {found[at]:.4g}, not {right[at]:.4g}{why}"
+        return f"{asked}: after {counted(at, 'update')} yours is {found[at]:.4g}, not {right[at]:.4g}{why}"
     return None
 
 
@@ -82,6 +83,9 @@ def by_hand(answer):
     if not isinstance(answer, (list, tuple, np.ndarray)) or len(answer) != len(right):
         return f"give a list of {len(right)} numbers, one for each writing"
     found = [number(part) for part in answer]
+    none = next((n for n, part in enumerate(found) if not math.isfinite(part)), None)
+    if none is not None:
+        return f"entry {none + 1} of your list is no number: {answer[none]!r}"
     since_start = list(range(len(right)))
     slips = (([value + 1 for value in right], "every number is one too many: a writing does not count itself"),
              (since_start, "that is how old the start is; a worker reads again after its own writing"),
@@ -140,18 +144,26 @@ def refused(answer, taken) -> str | None:
 
 def break_it(answer):
     """{delay, inside, outside, taken: delays measured before, found: {inside, outside}, reference}: rates chosen, and
-    the validation accuracies that came of them."""
+    the validation accuracies that came of them. Right only if both accuracies are numbers and on their sides."""
     if not isinstance(answer, Mapping) or not {"delay", "inside", "outside", "taken", "reference"} <= set(answer):
         return "leave the call of check as it is"
     if (problem := refused(answer, answer["taken"])) is not None:
         return problem
-    inside, outside, need = *(answer["found"][key] for key in ("inside", "outside")), SHARE * answer["reference"]
+    need, found = SHARE * number(answer["reference"]), answer.get("found")
+    if not 0 < need <= SHARE:
+        return (f"the best accuracy without delay is {answer['reference']}, no number above 0: run the trainings "
+                "above, with 0 among `delays` and among `momenta`")
+    inside, outside = (number(found.get(key)) if isinstance(found, Mapping) else math.nan
+                       for key in ("inside", "outside"))
+    if not (0 <= inside <= 1 and 0 <= outside <= 1):
+        return "the two trainings left no accuracies: run the whole cell again, as it was"
     told = f"accuracy {inside:.2f} inside, {outside:.2f} outside, {need:.2f} is needed to hold"
     if inside < need and outside < need:
         return f"both broke ({told}): your edge is too high, or the inner rate so low that it got nowhere in time"
     if inside >= need and outside >= need:
         return f"both held ({told}): your edge is too low"
-    return f"it held outside and broke inside ({told}): so low a rate gets nowhere in time" if inside < need else None
+    right = inside >= need > outside
+    return None if right else f"it held outside and broke inside ({told}): so low a rate gets nowhere in time"
 
 
 EXERCISES = {

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from labkit.errors import RequestError
 from labkit.profiles import setting
 
 
@@ -36,6 +37,16 @@ class Profile:
     ranks: int = setting(4, "real workers beside the server", least=2, most=8)
     rank_updates: int = setting(60, "gradients of each real worker", least=4)
     lost_repeats: int = setting(1, "how often the race of lost updates is run", least=1)
+
+    def __post_init__(self):
+        for name in ("delays", "momenta", "implicit_momenta"):
+            given = getattr(self, name)
+            if 0 not in given:
+                raise RequestError(f"{name} {given} must hold 0, which all others are compared with")
+        least = 32 * (max(self.edge_delays) + 1)
+        if self.edge_steps < least:
+            raise RequestError(f"edge_steps {self.edge_steps} is too few for the longest of edge_delays, "
+                               f"{max(self.edge_delays)}; it must be at least {least}")
 
 
 def rates(delay: int, momentum: float, per_octave: int = 1) -> list[float]:

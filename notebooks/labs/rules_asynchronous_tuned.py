@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from labkit.rules.finding import Finding, interval, needs
-from labs.async_tables import Table, judged_alone, settled, tables
+from labs.async_tables import Table, counted, judged_alone, settled, tables
 
 
 def usable(table: Table, level: float) -> list | None:
@@ -120,7 +120,8 @@ def momentum_pays_less(runs, *, setup, workers, low, high, seeds) -> Finding:
         gains = {count: np.array([losses[count, high][seed][1] - losses[count, low][seed][1] for seed in common])
                  for count in workers}
         rise, least, most = interval(gains[workers[-1]] - gains[workers[0]])
-        told = "; ".join(f"{count} workers: loss x {math.exp(gain.mean()):.2f}" for count, gain in gains.items())
+        told = "; ".join(f"{counted(count, 'worker')}: loss x {math.exp(gain.mean()):.2f}"
+                         for count, gain in gains.items())
         said = (f"momentum {high:g} against {low:g}: {told}; factor between the ends {math.exp(rise):.2f} "
                 f"[{math.exp(least):.2f}, {math.exp(most):.2f}]")
         outcome = "holds" if least > 0 else "contradicted" if most < 0 else "not seen"

@@ -103,7 +103,7 @@ def step_time_as_formula(runs, *, workers, backups, errors, steps) -> Finding:
     run, a repeated seed's too, has to be within `errors` + 2 of its own standard errors."""
     off, count, distances, told = [], 0, [], []
     for size, backup in ((size, backup) for size in workers for backup in backups if backup < size):
-        case, right = f"{size} workers, {backup} backups", harmonic(size) - harmonic(backup)
+        case, right = f"{size} workers, {backup} backup{'s' * (backup != 1)}", harmonic(size) - harmonic(backup)
         found, longest = [], {}
         select = {"evidence": "step time", "kind": "exponential", "workers": size, "backup": backup}
         for run in chosen(runs, select):

@@ -65,7 +65,8 @@ def on_ranks(lab, settings) -> dict[int, dict[str, list[dict]]]:
 
 def equal_table(found: dict) -> pd.DataFrame:
     """Largest relative difference of any parameter, by way and number of ranks."""
-    rows = [{"way": way} | {f"{ranks} ranks": max(one["error"] for one in jobs[way]) if way in jobs else math.nan
+    names = {ranks: f"{ranks} rank{'s' * (ranks > 1)}" for ranks in found}
+    rows = [{"way": way} | {names[ranks]: max(one["error"] for one in jobs[way]) if way in jobs else math.nan
                             for ranks, jobs in found.items()} for way in WAYS]  # fmt: skip
     return pd.DataFrame(rows).set_index("way")
 

@@ -1,9 +1,13 @@
 """Figures of lab 04. Each function returns (figure, text alternative, data)."""
 
+import math
+
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
+from scipy.optimize import isotonic_regression
 
+from labkit.errors import RequestError, choose
 from labkit.simulate.events import Compute
 from labkit.teach import viz
 from labs import buckets, synchronous, synchronous_imposters
@@ -21,8 +25,16 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def waiting(workers: int, times: str, backup: int, steps: int = 1000):
-    """The explorer: one worker's times beside those of a step, and the mean step by number of workers."""
-    compute, backup = TIMES[times], min(backup, workers - 1)
+    """The explorer: one worker's times beside those of a step, simulated, and the mean step by number of workers, by
+    formula; of `backup` slowest at most all but one can be left out.
+
+    Raises:
+        RequestError: there are no such times, no worker, or fewer than no backups."""
+    choose("times", times, TIMES)
+    if workers < 1 or backup < 0:
+        raise RequestError(f"workers {workers}, backup {backup}: give 1 or more workers, and 0 or more backups")
+    compute, asked, backup = TIMES[times], backup, min(backup, workers - 1)
+    few = f", at most {backup} of {workers} can" if asked > backup else ""
     own = compute.table(workers, steps, 0)[0].ravel()
     step = synchronous.step_times(compute, workers, backup, steps, 0)
     fig, (left, right) = viz.figure(columns=2, height=2.8)
@@ -31,28 +43,40 @@ def waiting(workers: int, times: str, backup: int, steps: int = 1000):
     for values, colour, name in ((own, "#999999", "one gradient"), (step, viz.SERIES[0], "a step")):
         left.hist(np.minimum(values, top), edges, density=True, color=colour, alpha=0.55, label=name)
         left.axvline(values.mean(), color=colour, linewidth=1.6)
-    left.set(xlabel="seconds (lines: means)", yticks=[], ylabel="how often", title=f"{workers} workers")
+    left.set(xlabel="seconds (lines: means)", yticks=[], ylabel="how often")
+    left.set_title(f"{workers} workers, {backup} dropped ({backup / workers:.0%})")
     left.set_ylim(0, 1.45 * left.get_ylim()[1])
     left.legend(loc="upper right")
-    rows = []
-    for count in COUNTS:
-        waits = [synchronous.step_times(compute, count, min(b, count - 1), 1000, 1).mean() for b in (0, backup)]
-        rows.append((count, *waits))
-    data = pd.DataFrame(rows, columns=["workers", "all", f"without {backup} slowest"])
+    label = "without the slowest" if asked == 1 else f"without the {asked} slowest"
+    rows = [(count, mean_step(compute, count, 0), mean_step(compute, count, asked) if count > asked else math.nan)
+            for count in COUNTS]  # fmt: skip
+    data = pd.DataFrame(rows, columns=["workers", "all", label])
     right.plot(data["workers"], data["all"], color=viz.SERIES[1], linestyle="--", label="waits for all")
-    if backup:
-        label = f"without {backup} slowest"
-        right.plot(data["workers"], data.iloc[:, 2], color=viz.SERIES[0], linestyle="-", label=label)
+    if asked:
+        right.plot(data["workers"], data[label], color=viz.SERIES[0], linestyle="-", label=label)
     viz.log2_axis(right, COUNTS, "workers P")
-    right.set(ylim=(0, max(data.iloc[:, 1]) * 1.35), ylabel="mean step, s", title=f"{backup / workers:.0%} dropped")
+    right.set(ylim=(0, max(data["all"]) * 1.35), ylabel="mean step, s", title="by number of workers")
     right.legend(loc="upper left")
     used = (workers - backup) / step.mean()
     alt = (
-        f"Times of a gradient: {times}, mean {own.mean():.2f} s. {workers} workers, {backup} slowest not waited for: "
-        f"mean step {step.mean():.2f} s, its standard deviation {step.std():.2f}; {backup / workers:.0%} of the "
+        f"Times of a gradient: {times}, mean {own.mean():.2f} s. {workers} workers, {asked} slowest not waited for{few}"
+        f": mean step {step.mean():.2f} s, its standard deviation {step.std():.2f}; {backup / workers:.0%} of the "
         f"gradients are dropped; {used:.1f} gradients a second count, {workers / own.mean():.1f} without any waiting."
     )
     return fig, alt, data
+
+
+def mean_step(compute: Compute, workers: int, backup: int) -> float:
+    """In seconds, by formula where workers are alike; of constant times with a slow worker a few steps say all."""
+    if compute.slow:
+        return float(synchronous.step_times(compute, workers, backup, 10, 0).mean())
+    return synchronous.expected(compute, workers, backup)
+
+
+def spread(places: list[float], gap: float) -> list[float]:
+    """Places for labels in the order given, from low to high, at least `gap` apart and as near as can be."""
+    steps = gap * np.arange(len(places))
+    return list(isotonic_regression(np.asarray(places) - steps).x + steps)
 
 
 def growth(table: pd.DataFrame, known: pd.DataFrame | None = None):
@@ -69,12 +93,16 @@ def growth(table: pd.DataFrame, known: pd.DataFrame | None = None):
         ends.append([float(rows["formula"].iloc[-1]), name, colour])
         said.append(f"{name} {rows['mean'].iloc[-1]:.2f} (formula {rows['formula'].iloc[-1]:.2f})")
     workers = sorted(set(table["workers"]))
-    most, low = max(end[0] for end in ends), -9.0
-    for end in sorted(ends):  # labels that would touch move up
-        low = max(end[0], low + 0.075 * most)
-        viz.direct_label(ax, workers[-1], low, end[1], end[2])
+    most, ends = max(end[0] for end in ends), sorted(ends)
+    wide = workers[-1] / workers[0] if len(workers) > 1 else 2
+    heights = spread([end[0] for end in ends], 0.075 * (most - 0.8))
+    for (at, name, colour), height in zip(ends, heights, strict=True):
+        label = workers[-1] * wide**0.05
+        ax.plot([workers[-1] * wide**0.012, label], [at, height], color=colour, marker="", linestyle="-", linewidth=0.6)
+        viz.direct_label(ax, label, height, name, colour)
     viz.log2_axis(ax, workers, "workers P")
-    ax.set(xlim=(workers[0] / 1.1, workers[-1] * 2.6), ylim=(0, most * 1.12), ylabel="mean step, in mean gradients")
+    ax.set(xlim=(workers[0] / wide**0.03, workers[-1] * wide**0.36), ylabel="mean step, in mean gradients")
+    ax.set_ylim(min(0.9, heights[0] - 0.1 * (most - 0.8)), 1.08 * most)
     alt = f"Mean step of a barrier with {workers[-1]} workers, in mean times of one gradient: {'; '.join(said)}."
     return fig, alt, table if known is None else pd.concat([table, known], ignore_index=True)
 
@@ -97,7 +125,7 @@ def price(computes: dict[str, Compute], workers: int):
         edge = " (the most drawn)" if best == backups[-1] else ""
         gain = useful.max() / useful[0]
         said.append(f"{name}: 1 backup cuts the step to {first:.0%}, most useful gradients a second with {best} "
-                    f"backups{edge}, {gain:.2f} times those of none")  # fmt: skip
+                    f"backup{'s' * (best != 1)}{edge}, {gain:.2f} times those of none")  # fmt: skip
     left.set(ylim=(0, 1.05), xlabel="backups b", ylabel="mean step / that without backups")
     right.set(xlabel="backups b", ylabel="gradients that count a second,\n/ those without backups", ylim=(0, None))
     right.axhline(1, color="black", linewidth=0.8, linestyle=":")
@@ -128,7 +156,7 @@ def timelines(table: pd.DataFrame, link: buckets.Link, caps: dict[str, float]):
         end = made[-1].end / whole
         ax.text(end + 0.02, line, f"{end:.2f}", va="center", fontsize=8)
         said.append(f"{name}: {len(made)} message{'s' * (len(made) > 1)}, done at {end:.2f}")
-    ax.axvline(1, color="black", linewidth=0.8, linestyle=":")
+    ax.axvline(1, color="black", linewidth=0.8, linestyle=":", zorder=0.9)
     ax.set_yticks(range(len(cases) + 1), ["backward", *cases])
     most = max(made[-1].end for made in cases.values()) / whole
     ax.set(ylim=(len(cases) + 0.6, -0.6), xlim=(0, most * 1.08), xlabel="time / backward (numbers in bars: MB)")
@@ -139,35 +167,38 @@ def timelines(table: pd.DataFrame, link: buckets.Link, caps: dict[str, float]):
 
 def cap_curves(studies: dict[str, pd.DataFrame], caps, shares, ranks: int, latency: float):
     """Time until all gradients are summed, in backwards, by bucket size: one panel a share of the link; `studies` hold
-    gradients' times by source (yours, recorded)."""
+    gradients' times by source (yours, recorded). The leftmost point, 0 MB in the data, is each gradient on its own."""
     fig, axes = viz.figure(columns=len(shares), height=2.9, squeeze=False)
-    rows, said = [], []
+    rows, said, caps = [], [], sorted(caps)
+    places = [caps[0] / 4, *caps]  # on the axis
     for ax, share in zip(axes.flat, shares, strict=True):
+        top = 1 + share + latency
         for source, table in studies.items():
             whole, size = float(table["ready"].max()), float(table["bytes"].sum())
             link = buckets.relative(ranks, whole, size, share, latency)
-            found = buckets.sweep(table["ready"], table["bytes"], caps, link)
+            found = buckets.sweep(table["ready"], table["bytes"], [0.0, *caps], link)
             found["seconds"] /= whole
             colour = viz.YOURS if source == "yours" else viz.RECORDED
-            ax.plot(
-                found["bucket MB"], found["seconds"], color=colour, marker=viz.MARKERS[source != "yours"], label=source
-            )
-            rows += [
-                (source, share, *row) for row in found[["bucket MB", "buckets", "seconds"]].itertuples(index=False)
-            ]
-            best = found.loc[found["seconds"].idxmin()]
-            said.append(f"{source}, words take {share:g}: best {best['seconds']:.2f} at {best['bucket MB']:g} MB, "
-                        f"largest bucket {found['seconds'].iloc[-1]:.2f}")  # fmt: skip
+            ax.plot(places, found["seconds"], color=colour, marker=viz.MARKERS[source != "yours"], label=source)
+            shown = found[["bucket MB", "buckets", "left MB", "seconds"]]
+            rows += [(source, share, *row) for row in shown.itertuples(index=False)]
+            best, top = found.loc[found["seconds"].idxmin()], max(top, found["seconds"].max())
+            where = f"at {best['bucket MB']:g} MB" if best["bucket MB"] else "so"
+            said.append(f"{source}, words take {share:g}: each on its own {found['seconds'].iloc[0]:.2f}, best "
+                        f"{best['seconds']:.2f} {where}, largest bucket {found['seconds'].iloc[-1]:.2f}")  # fmt: skip
         ax.axhline(1 + share + latency, color="black", linestyle=":", linewidth=0.9)
-        ax.text(caps[0], 1 + share + latency, " no overlap", fontsize=7, va="bottom")
+        ax.text(places[0], 1 + share + latency, " no overlap", fontsize=7, va="bottom")
         ax.axhline(max(1, share), color="black", linestyle="-", linewidth=0.9)
-        ax.text(caps[0], max(1, share), " no less is possible", fontsize=7, va="top")
-        viz.log2_axis(ax, list(caps)[::2], "bucket, MB")
+        ax.text(places[0], max(1, share), " no less is possible", fontsize=7, va="top")
+        viz.log2_axis(ax, places, "bucket, MB")
+        ax.xaxis.set_ticks([places[0], *caps[::2]], labels=["each", *(f"{cap:g}" for cap in caps[::2])])
         ax.tick_params(axis="x", labelrotation=60, labelsize=7)
-        ax.set(ylim=(0.7 * max(1, share), 1.12 * (1 + share + latency)), title=f"words take {share:g} backwards")
+        low, room = max(1, share), top - max(1, share)
+        ax.set(ylim=(low - 0.2 * room, top + 0.15 * room), title=f"words take {share:g} backwards")
     axes.flat[0].set_ylabel("all summed after, in backwards")
-    axes.flat[-1].legend(fontsize=7, loc="lower right")
-    return fig, f"{'; '.join(said)}.", pd.DataFrame(rows, columns=["source", "share", "MB", "buckets", "backwards"])
+    axes.flat[0].legend(fontsize=7, loc="center left")
+    data = pd.DataFrame(rows, columns=["source", "share", "MB", "messages", "left MB", "backwards"])
+    return fig, f"{'; '.join(said)}.", data
 
 
 def few_samples(yours: pd.DataFrame, recorded: pd.DataFrame | None = None):
@@ -183,6 +214,7 @@ def few_samples(yours: pd.DataFrame, recorded: pd.DataFrame | None = None):
             told = ", ".join(f"{value:.3f} with {each}" for each, value in means.items())
             count = rows["seed"].nunique()
             said.append(f"{source}, {net} ({count} seed{'s' * (count > 1)}): {told}")
+    ax.plot([], [], color="#555555", linestyle="", marker="_", markersize=9, label="one seed")
     every = yours if recorded is None else pd.concat([yours, recorded])
     viz.log2_axis(ax, sorted(set(every["samples a rank"])), "samples that share statistics")
     ax.set(ylabel="test accuracy")

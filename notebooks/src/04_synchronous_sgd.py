@@ -98,8 +98,9 @@ explore(
 
 # %% [markdown]
 # Choose *constant*: no waiting at all, and a backup only loses a gradient. *One worker 5 x slower*: everybody is five
-# times slower, at any P, and one backup mends it. *Exponential* is the extreme: half of the workers are dropped, and
-# useful gradients still come faster.
+# times slower, at any P, and one backup mends it. *Exponential* is the extreme: with `backup` at 8, half of the 16 workers
+# are dropped, and useful gradients still come faster. (Left: drawn at random; right: means by formula, where there are
+# more workers than backups.)
 
 # %% [markdown]
 # ## Predict
@@ -180,6 +181,8 @@ found = synchronous.on_ranks(lab, settings)
 show_table(synchronous.equal_table(found).reset_index())
 
 # %% [markdown]
+# (Blank: not run. Each start of Lightning takes seconds, so it trains at some numbers of ranks only, of 2 or more.)
+#
 # 1e-16 is the last digit of a float64: sums are made in another order, nothing more. (In float32 it would be 1e-7 an
 # update, and in a long training that grows: equal in mathematics is not equal in bits.)
 #
@@ -213,7 +216,8 @@ show_table(synchronous.factor_table(found))
 
 # %% [markdown]
 # A sum makes the gradient as many times too long as a rank has samples; dividing by the whole batch makes it P times too
-# short, since DDP divides by P once more. Plain SGD then trains at another rate, weight decay at another strength, and
+# short, since DDP divides by P once more. (*factor*: length of the first gradient, over that of the right one. *rest*:
+# what of it is not parallel to the right one, over the same length: nothing but rounding.) Plain SGD then trains at another rate, weight decay at another strength, and
 # *an optimizer such as Adam hides it*, as it divides by the gradient's length: until somebody changes P.
 #
 # **When data does not divide by P.** torch's `DistributedSampler` fills up with samples that it hands out twice; or it
@@ -223,16 +227,16 @@ show_table(synchronous.factor_table(found))
 if most > 1:
     show_table(synchronous.padded(settings.padded, most))
     joined = found[most]["join"]
-    rows = [{"rank": rank, "updates": one["updates"], "the gradient is divided by": one["default"],
-             "with divide_by_initial_world_size=False": one["divide_by_initial_world_size=False"]}
-            for rank, one in enumerate(joined)]
+    other = "divide_by_initial_world_size=False"
+    rows = [{"rank": rank, "updates": one["updates"], "last gradient too short by, default": one["default"],
+             f"..., with {other}": one[other]} for rank, one in enumerate(joined)]
     show_table(rows)
 
 # %% [markdown]
 # Or ranks have different numbers of batches. Then those that have more wait for ever, unless torch's `Join` stands in for
-# the ones that are through (lower table, each rank has one batch more than the one before; the middle column says by
-# how much its *last* gradient is too short). By default the sum is still divided by all P ranks, so that the last
-# batches count for less.
+# the ones that are through (lower table; each rank has one batch more than the one before, and 1 is a gradient as long
+# as it should be). By default the sum is still divided by all P ranks, so that the last batches count for less: those of
+# the last rank, alone in the end, for a P-th.
 #
 # **The same seed everywhere.** With `torch.manual_seed(0)` on all ranks their dropout masks are copies of each other.
 # Nothing looks wrong, but the noise of the masks is not averaged away. The variance of the mean gradient, only masks
@@ -252,7 +256,7 @@ show_table([row | {"ratio": row["same masks"] / row["own masks"]} for row in noi
 #
 # Not equal need not mean worse. Since ranks are ghost batches to the last digit, one process can show what P ranks
 # would learn. Two networks with batch normalisation (two convolutions; two fully connected layers), MNIST-5k, the same
-# batch and rate; only the number of samples that share statistics changes.
+# batch and rate; only the number of samples that share statistics changes. Lines are means, a dash is one seed.
 
 # %%
 norms = synchronous.few_samples(lab, settings, lab.repeats(settings.norm_seeds))
@@ -271,21 +275,24 @@ viz.show(fig, alt=alt, data=data)
 #
 # The backward pass finishes the last layer's gradients first; they need not wait for the others. A hook on every
 # parameter notes when its gradient is ready, in a real backward of a network with six convolutions and two fully
-# connected layers (the median of several).
+# connected layers (the median of several). `18.weight` is the weight of layer 18, the last one: layers are counted from
+# the input, and those without parameters (activations, pooling) count too. MB are 2^20 bytes, as DDP counts them.
 
 # %%
 ready = synchronous.ready_times(lab, settings)
 whole, size = float(ready["ready"].max()), float(ready["bytes"].sum())
 share = sorted(settings.link_shares)[len(settings.link_shares) // 2]
 link = buckets.relative(settings.link_ranks, whole, size, share, settings.link_latency)
-show_table(ready.assign(kB=ready["bytes"] / 1e3, share=ready["ready"] / whole)[["gradient", "kB", "share"]].round(3))
+show_table([{"gradient": name, "MB": buckets.size_text(held), "ready after, in backwards": f"{at / whole:.3f}"}
+            for name, held, at in zip(ready["gradient"], ready["bytes"], ready["ready"], strict=True)])
 
 # %% [markdown]
 # Put them on a link: a ring of several ranks by the alpha-beta model of lab 03, so fast that *all words take `share`
 # times as long as this machine's backward*, and the messages of one all-reduce a few percent of it, however short. (In
 # this way slow and fast machines have the same picture.) An all-reduce for each gradient pays the latency 16 times, most
 # of it for biases of a few bytes. One for all cannot start before the end. DDP's way are **buckets**: gradients are
-# collected in the order of getting ready, and leave when a bucket holds enough.
+# collected in the order of getting ready, and leave when a bucket holds enough. (Top bar: a piece is the time until the
+# next gradient. Below: a piece is a message. Colours alternate only to tell neighbours apart.)
 
 # %%
 caps = {"each on its own": 1e-9, "buckets of 0.25 MB": 0.25, "buckets of 1 MB": 1.0, "one bucket for all": 1e6}
@@ -305,11 +312,24 @@ quickest = min(sorted(ends, key=lambda name: name != "something between"), key=e
 bucket_guess.compare(quickest, f"In backwards: {', '.join(f'{name} {end / whole:.2f}' for name, end in ends.items())}.")
 
 # %% [markdown]
-# The lower line is what no bucket size undercuts: the backward, or the link if it takes longer. On a fast link nearly all
-# is hidden, as long as not everything waits for the end. On a slow one the link is always busy; what is left to save is a
-# late start and the number of messages. And mind *where* the words are: this network's largest layer is near its end, so
-# it is ready early, which is lucky.
+# At the left end (*each*: a message for every gradient) 16 latencies are paid, at the right end everything starts late:
+# that is the compromise. The lower line is what no bucket size undercuts: the backward, or the link if it takes longer. On
+# a fast link nearly all is hidden, as long as not everything waits for the end. On a slow one the link is always busy; what
+# is left to save is a late start and the number of messages. And mind *where* the words are: this network's largest layer
+# is near its end, so it is ready early, which is lucky.
 #
+# Between the ends the line zigzags, since what is not through when the backward is over cannot be hidden, and that depends
+# on **which layer shares the last bucket**. With 1 MB, layer 5's weight fills a bucket at about three quarters of the
+# backward, and the last one has only the two small layers before it; with 2 MB the last one has all convolutions. Layers
+# come in lumps, so a somewhat larger bucket can be better or worse. For the middle link:
+
+# %%
+found_sizes = buckets.sweep(ready["ready"], ready["bytes"], [0.0, *settings.bucket_caps], link)
+show_table([{"bucket": f"{row['bucket MB']:g} MB" if row["bucket MB"] else "each on its own",
+             "messages": int(row["buckets"]), "MB not through after the backward": f"{row['left MB']:.2f}",
+             "done at, in backwards": f"{row['seconds'] / whole:.2f}"} for _, row in found_sizes.iterrows()])
+
+# %% [markdown]
 # Is that how DDP does it? On two real ranks, the gradients in each bucket that it really sent, for several
 # `bucket_cap_mb`, beside our rule (a bucket is full as soon as it holds the cap or more):
 
@@ -460,8 +480,17 @@ check("04.3", my_weight)
 #
 # Gradients get ready at seconds `ready` (in order) and have `sizes` bytes. A bucket collects them, and is full as soon as
 # it holds `cap` bytes or more; what is left at the end is a bucket too. A bucket of s bytes takes alpha + beta s on the
-# link, which carries one at a time, in order. At which second is the last one through? (With this function you can choose
-# a bucket size: try it on `ready`.)
+# link, which carries one at a time, in order. At which second is the last one through?
+#
+# With this function you can choose a bucket size. Once it is right, run this in a cell of its own: for each size in MB,
+# when the network above is done on the middle link, in backwards.
+#
+# ```python
+# alpha = link.seconds(0)  # of one all-reduce of nothing
+# beta = (link.seconds(buckets.MB) - alpha) / buckets.MB  # and of one byte more
+# when, held = ready["ready"].tolist(), ready["bytes"].tolist()
+# {cap: round(my_finish(when, held, cap * buckets.MB, alpha, beta) / whole, 3) for cap in settings.bucket_caps}
+# ```
 
 
 # %%
@@ -544,7 +573,8 @@ check("04.5", diagnose)
 # - Unless a layer looks across samples (batch normalisation: ghost batches, or pay for synchronised statistics), shards are
 #   uneven (weigh by P n_r / N), the loss is not a mean over samples, or ranks share the seed of their noise.
 # - Curves do not show which. Gradients do: direction, length, and whether some weights mend them.
-# - Send gradients while others are computed; the bucket is a compromise between latency and a late start.
+# - Send gradients while others are computed; the bucket is a compromise between latency and a late start, and what counts
+#   at the end is how little is left for the last one.
 # - A barrier waits for the largest of P times. Its mean depends on the tail of the distribution; H_P - H_b for exponential
 #   times. Backups cut the tail, and throw gradients away.
 #
