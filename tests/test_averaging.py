@@ -274,3 +274,22 @@ def test_a_checkpoint_goes_on_exactly_in_a_wrapper_and_in_a_bare_optimizer():
     fresh = LocalSGD(problem()[1], 2)
     fresh.load_state_dict({key: saved[key] for key in ("state", "param_groups")})
     assert fresh.steps == 0 and fresh.state is fresh.inner.state and len(fresh.state) == 1
+
+
+@pytest.mark.parametrize("wrap, names", [(lambda inner: ElasticAveraging(inner, 2, 0.5), ["centre"]),
+                                         (lambda inner: mix_extras.BlockMomentum(inner, 2, 0.5),
+                                          ["block", "speed", "start"])])
+def test_what_a_wrapper_keeps_goes_to_the_device_of_the_parameters(wrap, names):
+    weight, inner = problem()
+    wrapped = wrap(inner)
+    advance(weight, wrapped, 3)
+    there = wrap(torch.optim.SGD([nn.Parameter(torch.zeros(2, device="meta"))], 0.1, 0.9))
+    there.load_state_dict(wrapped.state_dict())
+    assert {getattr(there, name).device.type for name in names} == {"meta"} and there.steps == 3
+
+
+def test_gossip_goes_on_counting():
+    one, other = Gossip(problem()[1]), Gossip(problem()[1])
+    one.messages, one.words = 6, 12
+    other.load_state_dict(one.state_dict())
+    assert (other.messages, other.words) == (6, 12)

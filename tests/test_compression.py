@@ -265,6 +265,33 @@ def test_a_threshold_sends_its_own_size_only():
     assert read(state, 0, torch.zeros(4)).tolist() == [0, 0, -0.5, 0]
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_saved_goes_on_exactly(name):
+    """In another state, by steps 3 to 7 of ten: memory, warm-up, counters, random numbers."""
+    options = {"stage": 2} if name == "dgc" else {}
+    one, saved, reads = state_of(name, **options), None, []
+    for one.step in range(8):
+        if one.step == 3:
+            saved = one.state_dict()
+        reads.append([read(one, key, gradient(30, seed=2 * one.step + key)) for key in range(2)])
+    other = state_of(name, **options)
+    other.load_state_dict(saved)
+    assert other.state_dict().keys() == saved.keys() and other.step == 3
+    for step in range(3, 8):
+        other.step = step
+        found = [read(other, key, gradient(30, seed=2 * step + key)) for key in range(2)]
+        assert all(mine.equal(theirs) for mine, theirs in zip(found, reads[step], strict=True))
+    assert other.payload == one.payload
+    assert sorted(one.kept) == [0, 1] and (saved["kept"][0].keys() == one.kept[0].keys())
+
+
+def test_saved_memory_goes_to_the_device_of_the_gradient():
+    state = State(compressors.cast(None), Memory(feedback=True, momentum=0.9), worker=0)
+    read(state, 0, gradient(4))
+    state.memory.add(state.kept[0], torch.zeros(4, dtype=torch.float64, device="meta"))
+    assert {part.device.type for part in state.kept[0].values()} == {"meta"}
+
+
 # Sums of sparse tensors
 
 

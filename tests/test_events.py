@@ -252,6 +252,19 @@ def test_what_holds_for_every_order_of_updates(workers, count, kind, bound, seco
         (lambda: Compute("gamma"), "unknown kind of compute time 'gamma'; allowed: constant, exponential"),
         (lambda: Compute(mean=0), "mean, slow and samples must be above 0"),
         (lambda: Compute(slow={0: -1.0}), "mean, slow and samples must be above 0"),
+        *((lambda value=value, name=name: Compute(**{name: value}), "above 0 and finite, sigma and dies 0 or more")
+          for bad in (math.nan, math.inf, -1.0)
+          for name, value in (("mean", bad), ("sigma", bad), ("slow", {1: bad}))),
+        *((lambda bad=bad, at=at: Compute("measured", samples=[1.0] * at + [bad] + [2.0]), "above 0 and finite")
+          for bad in (math.nan, math.inf, -1.0, 0.0) for at in (0, 1)),
+        *((lambda bad=bad: Compute(dies={0: bad}), "dies 0 or more") for bad in (math.nan, -1.0)),
+        *((lambda bad=bad, name=name: Link(**{name: bad}), "alpha and beta of a link must be 0 or more")
+          for bad in (math.nan, math.inf) for name in ("alpha", "beta")),
+        *((lambda bad=bad: asynchronous(2, 3, Compute(), size=bad), "bound, size") for bad in (math.nan, math.inf)),
+        (lambda: asynchronous(2, 3, Compute(), bound=math.nan), "bound, size"),
+        *((lambda bad=bad: synchronous(2, 3, Compute(), exchange=bad), "exchange") for bad in (math.nan, math.inf)),
+        *((lambda bad=bad: gossip(np.eye(3), 5, Compute(), size=bad), "size .* is out of range")
+          for bad in (math.nan, math.inf, -1.0)),
         (lambda: Compute("measured"), "samples belong to kind measured"),
         (lambda: Compute(samples=[1.0]), "samples belong to kind measured"),
         (lambda: synchronous(4, 10, Compute(), backup=4), "backup must be 0 to 3"),

@@ -4,7 +4,9 @@ Ranks are real processes, really killed and hung. What is about messages, not ab
 thread."""
 
 import contextlib
+import functools
 import math
+import multiprocessing
 import os
 import socket
 import threading
@@ -19,9 +21,10 @@ from torch import nn
 
 from labkit.errors import RequestError, WorkError
 from labkit.simulate import events
+from parallel import client as wire
 from parallel import server
 from labkit.training.ranks import Failure, run_ranks
-from parallel.server import FRAME, Client, ServerError, ServerOptimizer, serve
+from parallel.server import FRAME, Client, ServerError, ServerOptimizer, Update, serve
 
 STEPS, SAMPLES = 6, 24
 WORDS = sum(p.numel() for p in server_ranks.network().parameters())
@@ -383,6 +386,120 @@ def test_a_peer_that_says_nothing_holds_nobody_up(tmp_path, monkeypatch):
         with joined(address, 0) as client:
             client.exchange(vector(1, 1, 1), 0.1)
     assert len(result[0].updates) == 1 and "BlockingIOError" in result[0].refused[0]
+
+
+def stranger(address, *first):
+    """A connection that knows the authkey and begins with these bytes."""
+    while True:  # until the server is there
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.connect(address)
+            break
+        except OSError:
+            sock.close()
+    pipe = wire.prove(sock, b"key", 20)
+    for message in first:
+        pipe.send_bytes(message)
+    return pipe
+
+
+@pytest.mark.parametrize(("message", "said"), [
+    (wire.HEADER.pack(wire.GRADIENT, 0, 3, 0.1) + b"torch.float64", "a first message is of kind 2, not 0: to join"),
+    (wire.HEADER.pack(wire.LEAVE, 0, 3, 0.1) + b"torch.float64", "a first message is of kind 3"),
+    (wire.HEADER.pack(-7, 0, 3, 0.1) + b"torch.float64", "a first message is of kind -7"),
+    (wire.HEADER.pack(wire.JOIN, 0, 3, 0.1) + b"\xff\xfe", "has 3 words of \ufffd\ufffd, the server 3 words of"),
+    (wire.HEADER.pack(wire.JOIN, -1, 3, 0.1) + b"torch.float64", "there are workers 0 to 0, and no -1"),
+    (wire.HEADER.pack(wire.JOIN, 0, -3, 0.1) + b"torch.float64", "has -3 words of torch.float64"),
+    (b"short", "a first message that cannot be read (error unpack_from requires"), (b"", "a first message that cannot"),
+    (bytes(10_000), "a first message that cannot be read (OSError bad message length)")])
+def test_a_bad_first_message_is_refused_and_the_server_goes_on(tmp_path, message, said):
+    with running(tmp_path, 1) as (address, result):
+        pipe = stranger(address, message)
+        with contextlib.suppress(EOFError, ConnectionError):  # a refusal in words where the message could be read
+            assert wire.receive(pipe)[0] == wire.REFUSED
+        pipe.close()
+        with joined(address, 0) as client:
+            assert client.exchange(vector(1, 1, 1), 0.1).tolist() == [-0.1] * 3
+    [refused] = result[0].refused
+    assert said in refused and not result[0].gone and len(result[0].updates) == 1
+
+
+@pytest.mark.parametrize(("kind", "body", "rate", "said"), [
+    (wire.GRADIENT, vector(1, 2), 0.1, "message 2 of 16 bytes at rate 0.1, where one gradient of 24 bytes may come"),
+    (wire.GRADIENT, b"12345", 0.1, "message 2 of 5 bytes"), (wire.GRADIENT, vector(1, 2, 3), math.nan, "at rate nan"),
+    (wire.GRADIENT, vector(1, 2, 3), -1.0, "at rate -1"), (wire.GRADIENT, vector(1, 2, 3), math.inf, "at rate inf"),
+    (wire.JOIN, b"torch.float64", 0.1, "broke the protocol: message 0"), (99, b"", 0.1, "protocol: message 99"),
+    (wire.GRADIENT, bytes(5000), 0.1, "was cut off")])
+def test_a_worker_that_breaks_the_protocol_is_gone_and_the_others_go_on(tmp_path, kind, body, rate, said):
+    with running(tmp_path, 2, mode="asynchronous") as (address, result), joined(address, 0) as good:
+        bad = joined(address, 1)
+        wire.send(next(iter(bad.parts)), kind, body, rate=rate)
+        with pytest.raises(WorkError, match="worker 1: the server"):
+            bad._pull(torch.zeros(3, dtype=torch.float64), WorkError)
+        bad.close()
+        assert good.exchange(vector(1, 1, 1), 0.1).tolist() == [-0.1] * 3
+    [(worker, _, why)] = result[0].gone
+    assert worker == 1 and said in why and len(result[0].updates) == 1
+
+
+def test_who_takes_no_parameters_does_not_mix_up_those_of_others(tmp_path):
+    """Of four workers the last two have pushed for the next step and wait for one more. Parameters go to the first two;
+    the first is gone: it is let go, and only then is the step of the last two made."""
+    parameters = [torch.zeros(1, dtype=torch.float64)]
+    one = server.Server(parameters, server_ranks.sgd(0.1), 4, backup=2)
+    ends = [multiprocessing.Pipe() for _ in range(4)]
+    for number, member in one.members.items():
+        member.pipe, member.clock = ends[number][0], 0
+        if number >= 2:
+            member.row, member.gradient = Update(number, 0, 0, 0.0, None), torch.ones(1, dtype=torch.float64)
+            member.rate, member.place = 0.1, number - 2
+            one.seen.updates.append(member.row)
+    one.members[0].clock = one.members[1].clock = -1
+    ends[0][1].close()
+    one._let_on({number: one.members[number] for number in (0, 1)})
+    _, _, steps, _, body = wire.receive(ends[1][1])
+    assert (steps, torch.frombuffer(body, dtype=torch.float64).tolist()) == (0, [0.0])
+    assert [number for number, *_ in one.seen.gone] == [0] and one.steps == 1
+    for late in (2, 3):
+        _, _, steps, _, body = wire.receive(ends[late][1])
+        assert (steps, torch.frombuffer(body, dtype=torch.float64).tolist()) == (1, [-0.1])
+    one.close()
+
+
+def test_of_several_servers_the_fewest_steps_and_the_rate_of_the_first_are_told(tmp_path):
+    """Whichever answers last. The first has made 7 steps before and is slower to answer, then the second."""
+    for slow in (0, 1):
+        servers, addresses = [], [str(tmp_path / f"{slow}{number}") for number in range(2)]
+        for number, address in enumerate(addresses):
+            state = {"parameters": torch.zeros(2).double(), "steps": 7 - 4 * number,
+                     "optimizer": torch.optim.SGD([torch.zeros(2)], 0.1 * (1 + number)).state_dict()}
+            wait = functools.partial(time.sleep, 0.3 * (number == slow))
+            options = {"authkey": b"key", "state": state, "after": lambda _, wait=wait: wait()}
+            servers.append(threading.Thread(target=serve, kwargs=options,
+                                            args=([torch.zeros(2).double()], server_ranks.sgd(), 1, address)))
+            servers[-1].start()
+        with Client(addresses, 0, authkey=b"key", timeout=20) as client:
+            client.join(torch.zeros(4).double())
+            assert (client.steps, client.rate) == (3, pytest.approx(0.1))
+            client.exchange(torch.ones(4).double(), 0.5)
+            assert (client.steps, client.rate) == (4, 0.5)
+        for thread in servers:
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def test_groups_of_different_rates_are_refused(tmp_path):
+    with pytest.raises(RequestError, match="the server's optimizer has the rates 0.1, 0.2; workers send one"):
+        server.Server([torch.zeros(1), torch.zeros(1)],
+                      lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 0.2}], 0.1), 1)
+    first, second = (nn.Parameter(torch.zeros(n, dtype=torch.float64)) for n in (1, 2))
+    with running(tmp_path, 1) as (address, result), Client(address, 0, authkey=b"key") as client:
+        optimizer = ServerOptimizer([{"params": [first]}, {"params": [second], "lr": 0.1}], client)
+        optimizer.step()  # the server's rate is 0.1, too
+        optimizer.param_groups[1]["lr"] = 0.3
+        with pytest.raises(RequestError, match="groups have the rates 0.1, 0.3; the server gets one for all"):
+            optimizer.step()
+    assert result[0].state["steps"] == 1
 
 
 def test_an_address_may_be_a_host_and_a_port():

@@ -77,6 +77,38 @@ def test_gradients_are_averaged_once_a_step_however_many_accumulate():
     assert found == [{"averages": [["gradients"] * 4] * 2}] * 2
 
 
+def test_of_several_optimizers_the_one_that_is_stepped_is_averaged():
+    """Two networks that train against each other on two ranks are those of one process on the whole batch."""
+    alone = strategy_ranks.adversaries({"begin": 99})[0]
+    for weights, averaged, _ in run_ranks(strategy_ranks.adversaries, 2, {"begin": 99}):
+        torch.testing.assert_close(weights, alone, rtol=0, atol=1e-10)
+        assert averaged == [2] * 10  # a weight and a bias, once for each of ten steps
+    (one, calls, _), (other, *_) = run_ranks(strategy_ranks.adversaries, 2, {"period": 5})
+    assert torch.equal(one, other) and calls == [2, 2]  # each at its fifth step
+
+
+def test_buffers_are_mixed_by_the_first_of_several_optimizers():
+    assert strategy_ranks.adversaries({"buffers": True})[2] == [3, 2]
+    assert strategy_ranks.adversaries({})[2] == [2, 2]
+
+
+def test_an_error_while_gradients_accumulate_blocks_no_later_average():
+    strategy = strategy_ranks.strategies.LocalSGDStrategy()
+    with pytest.raises(ArithmeticError), strategy.block_backward_sync():
+        assert strategy.blocked
+        raise ArithmeticError
+    assert not strategy.blocked
+
+
+def test_names_are_known_after_one_import():
+    code = ("import labkit.training.strategies as known, pytorch_lightning as pl; print([type(pl.Trainer("
+            "strategy=name, accelerator='cpu', devices=1, barebones=True).strategy) is kind for name, kind in "
+            "(('labkit_local_sgd', known.LocalSGDStrategy), ('labkit_elastic', known.ElasticStrategy), "
+            "('labkit_gossip', known.GossipStrategy), ('labkit_ddp', known.HookedDDPStrategy))])")
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[True, True, True, True]\n", done.stderr
+
+
 def test_names_work_as_classes_do():
     kinds = ("local", "elastic", "gossip", "ddp")
     for found in run_ranks(strategy_ranks.fits, 2, [((way, {}), {"steps": 9}) for way in (*NAMES, *kinds)]):

@@ -38,8 +38,9 @@ class Compute:
 
     def __post_init__(self):
         choose("kind of compute time", self.kind, ("constant", "exponential", "lognormal", "measured"))
-        numbers = (self.mean, *self.slow.values(), *self.samples)
-        _need(min(numbers) > 0 and self.sigma >= 0, "mean, slow and samples must be above 0, sigma 0 or more")
+        _need(all(0 < number < inf for number in (self.mean, *self.slow.values(), *self.samples)) and
+              0 <= self.sigma < inf and all(second >= 0 for second in self.dies.values()),
+              "mean, slow and samples must be above 0 and finite, sigma and dies 0 or more")
         _need((self.kind == "measured") == (len(self.samples) > 0), "samples belong to kind measured: give it some")
 
     def blocks(self, worker: int, seed: int, length: int) -> Iterator[np.ndarray]:
@@ -68,7 +69,7 @@ class Link:
     beta: float = 0.0
 
     def __post_init__(self):
-        _need(min(self.alpha, self.beta) >= 0, f"alpha and beta of a link must be 0 or more, not {self}")
+        _need(0 <= self.alpha < inf and 0 <= self.beta < inf, f"alpha and beta of a link must be 0 or more, not {self}")
 
     def __call__(self, *between: int) -> "Link":
         return self
@@ -119,7 +120,7 @@ def local_sgd(workers: int, periods: Sequence[int], compute: Compute, *, backup:
               seed: int = 0) -> Updates:
     """Parameters are averaged, in `exchange` seconds, after each of the numbers of local steps in `periods`: [tau] * n,
     or post-local [1] * m + [tau] * n. An update is one average, which leaves out the `backup` slowest."""
-    _need(min(periods, default=0) >= 1 and 0 <= backup < workers and exchange >= 0,
+    _need(min(periods, default=0) >= 1 and 0 <= backup < workers and 0 <= exchange < inf,
           f"there must be 1 or more local steps, backup must be 0 to {workers - 1}, exchange 0 or more seconds")
     times, deaths = compute.table(workers, sum(periods), seed)
 
@@ -147,7 +148,8 @@ def asynchronous(workers: int, updates: int, compute: Compute, *, bound: float =
     A server has one port in and one out, first come, first served; each of the `shards` carries size / shards bytes.
     An answer holds what was applied when the worker got leave to go on, then queues. A death is noticed when
     the message on the port is through."""
-    _need(min(bound, size) >= 0 and min(shards, updates) >= 1, "bound, size must be 0 or more; shards, updates above 0")
+    _need(bound >= 0 and 0 <= size < inf and min(shards, updates) >= 1,
+          "bound, size must be 0 or more (size: and finite); shards, updates above 0")
     last, links = compute.table(workers, 1, seed)[1].tolist(), [link(worker) for worker in range(workers)]
     take = [chain.from_iterable(b.tolist() for b in compute.blocks(w, seed, 256)).__next__ for w in range(workers)]
     start, end, version, pushed = ([0] * workers for _ in range(4))

@@ -1,8 +1,10 @@
 """Real ranks (`ranks`), the collectives between them (`collectives`), and the methods that train on them: averaging,
 gossip and compressed gradients. The parameter server and the Lightning strategies lie in `notebooks/parallel`; their
-names are found here: `labkit.training.GossipStrategy`, `labkit.training.serve`."""
+names are found here: `labkit.training.GossipStrategy`, `labkit.training.serve`. `Trainer(strategy="labkit_gossip")`
+needs one import before: `import labkit.training.strategies`."""
 
-_PARTS = {"serve": "server", "Client": "client", "ServerOptimizer": "client"}
+_PARTS = {"serve": "server", "Client": "client", "ServerOptimizer": "client", "Resumable": "resumable",
+          "even_steps": "joined"}
 
 
 def __getattr__(name: str):

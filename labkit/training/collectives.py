@@ -174,14 +174,9 @@ def all_reduce_hierarchical(array, comm, group: int | None = None):
     return all_gather(array, inside)
 
 
-ALL_REDUCE = {
-    "naive": all_reduce_naive,
-    "tree": all_reduce_tree,
-    "butterfly": all_reduce_butterfly,
-    "ring": all_reduce_ring,
-    "rabenseifner": all_reduce_rabenseifner,
-    "hierarchical": all_reduce_hierarchical,
-}
+ALL_REDUCE = {"naive": all_reduce_naive, "tree": all_reduce_tree, "butterfly": all_reduce_butterfly,
+              "ring": all_reduce_ring, "rabenseifner": all_reduce_rabenseifner,
+              "hierarchical": all_reduce_hierarchical}
 
 
 class ProcessComm:

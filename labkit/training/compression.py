@@ -3,27 +3,23 @@
 
 Each tensor is compressed by itself. A wire that is closed under addition (float16) is all-reduced. Signs, levels and
 sparse tensors are not: their wires are all-gathered as bytes, and every rank adds up all of them in the order of ranks,
-so ranks stay equal bit for bit, and on many ranks dense is cheaper again. The compressors themselves are in
-`notebooks/labs/compressors.py`. A memory belongs to its rank and is in no checkpoint.
+so ranks stay equal bit for bit, and on many ranks dense is cheaper again. The compressors are in
+`notebooks/labs/compressors.py`, `hook_of` in `notebooks/parallel/hooks.py`. A memory belongs to its rank: save each
+rank's `State.state_dict`, as `HookedDDPStrategy` does.
 
 When not to use it: where the network is no bottleneck, as encoding takes time; a biased compressor (1-bit, top-k)
 without feedback; feedback with a loss scaler that skips steps, as a gradient that is not finite stays in the memory."""
 
-import inspect
-import math
+import copy
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from labkit.errors import RequestError, choose
 from labkit.paths import lab_part
-
-RANGES = {"levels": (1, 127), "density": (1e-9, 1), "momentum": (0, 1), "rank": (1, 1024), "start": (2, math.inf),
-          "bits": (1, 8)}
 
 
 class Compressor(NamedTuple):
@@ -53,6 +49,7 @@ class Memory:
 
     def add(self, kept: dict, gradient: Tensor) -> Tensor:
         """What to encode, with what is `kept` of this tensor."""
+        kept.update({name: part.to(gradient.device) for name, part in kept.items()})  # a checkpoint's may lie elsewhere
         if self.momentum:
             kept["u"] = gradient = gradient + self.momentum * kept.get("u", 0)
         return gradient + kept["rest"] if "rest" in kept else gradient
@@ -69,12 +66,16 @@ class State:
     """One rank's part of the exchanges.
 
     `payload`: bytes that it encoded; `sent`: bytes that ring collectives send for them, the mean of the ranks; `step`:
-    exchanges so far; `kept`: its memory, by tensor. worker: whose random numbers; None: this rank's in `group`."""
+    exchanges so far; `kept`: its memory, by number of the tensor: its place in `exchange`, or under DDP in the first
+    buckets, which follow from the model. worker: whose random numbers; None: this rank's in `group`."""
+
+    saved = ("kept", "step", "payload", "sent")
 
     def __init__(self, compressor: Compressor, memory: Memory | None = None, seed: int = 0, worker: int | None = None,
                  group=None):
         self.compressor, self.memory, self.group, self.kept = compressor, memory or Memory(), group, {}
-        self.step, self.payload, self.sent, self._generator = 0, 0, 0.0, None
+        self.step, self.payload, self.sent, self.numbers = 0, 0, 0.0, {}
+        self._generator = self._drawn = None
         self._seed = 1_000_003 * seed + (distributed.get_rank(group) if worker is None else worker)
 
     def now(self) -> Compressor:
@@ -83,13 +84,26 @@ class State:
 
     def wire(self, key: Hashable, gradient: Tensor) -> tuple[Tensor, ...]:
         """What goes out for `gradient`; `key` is its place in the memory. For ranks that live in one process, too."""
-        self._generator = self._generator or torch.Generator(gradient.device).manual_seed(self._seed)
+        if self._generator is None:
+            self._generator = torch.Generator(gradient.device).manual_seed(self._seed)
+            if self._drawn is not None:
+                self._generator.set_state(self._drawn)
         kept, compressor = self.kept.setdefault(key, {}), self.now()
         full = self.memory.add(kept, gradient)
         wire = compressor.encode(full, self._generator)
         self.memory.keep(kept, full, compressor.decode(wire, full))
         self.payload += sum(part.nbytes for part in wire)
         return wire
+
+    def state_dict(self) -> dict:
+        """A rank goes on exactly from it, in `exchange` and in `HookedDDPStrategy`. DDP by itself fills its buckets
+        anew after the first step, so that random methods draw in another order there."""
+        drawn = self._drawn if self._generator is None else self._generator.get_state()
+        return copy.deepcopy({name: getattr(self, name) for name in self.saved}) | {"drawn": drawn}
+
+    def load_state_dict(self, state: dict) -> None:
+        vars(self).update(copy.deepcopy({name: state[name] for name in self.saved}))
+        self._generator, self._drawn = None, state["drawn"]
 
 
 def _gather(mine: Tensor, state: State, size: int):
@@ -119,7 +133,8 @@ def _start(state: State, keys: Sequence, gradients: Sequence[Tensor], result) ->
             mine = F.pad(mine, (0, max(1, *map(sum, lengths)) - len(mine)))
         everyone, work = _gather(mine, state, size)
 
-    def finish(_):
+    def finish(arrived):
+        arrived.value()  # raises what went wrong; without it, nobody would look whether anything came
         pieces = [iter(row.view(torch.uint8)[: sum(each)].split(each))
                   for row, each in zip(everyone, lengths, strict=False)]  # all-reduced: one row
         for gradient, wire in zip(gradients, wires, strict=True):  # clone: bytes have to lie as the dtype wants
@@ -140,31 +155,13 @@ def exchange(gradients: Sequence[Tensor], state: State) -> None:
 
 def hook(state: State, bucket) -> torch.futures.Future[Tensor]:
     """For `DistributedDataParallel.register_comm_hook(state, hook)`; memory is by parameter, as buckets change."""
-    future = _start(state, bucket.parameters(), bucket.gradients(), bucket.buffer())
+    keys = [state.numbers.setdefault(parameter, len(state.numbers)) for parameter in bucket.parameters()]
+    future = _start(state, keys, bucket.gradients(), bucket.buffer())
     state.step += bucket.is_last()
     return future
 
 
-def hook_of(name: str, seed: int = 0, group=None, worker: int | None = None, **options) -> tuple[object, Callable]:
-    """(state, hook) of a method in `labs.compressors`: none, fp16, onebit, qsgd, terngrad, topk, dgc, powersgd.
-
-    Args:
-        options: arguments of the compressor, or fields of `Memory`, each with the method's own default.
-
-    Raises:
-        RequestError: no such method or option, or a value out of range."""
-    names = lab_part("compressors").NAMES
-    choose("compression", name, names)
-    make, memory = names[name]
-    own = {field.name for field in fields(Memory)} if isinstance(memory, Memory) else set()
-    for option, value in options.items():
-        choose(f"option of {name}", option, [*inspect.signature(make).parameters, *sorted(own)])
-        low, high = RANGES.get(option, (0, math.inf))
-        if not low <= value <= high:
-            raise RequestError(f"{option} {value} is out of range; it must be from {low:g} to {high:g}")
-    made = make(**{option: value for option, value in options.items() if option not in own})
-    if not own:
-        made.process_group = group
-        return made, memory
-    memory = replace(memory, **{option: value for option, value in options.items() if option in own})
-    return State(made, memory, seed, worker, group), hook
+def __getattr__(name: str):
+    if name == "hook_of":
+        return lab_part("hooks", "parallel").hook_of
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -64,6 +64,8 @@ class Gossip(Wrapper):
     """D-PSGD around an optimizer; `topology`: one of `TOPOLOGIES`, a W [P, P], or several to be taken in turn. A step
     sends n words to each neighbour and holds as many; `messages` and `words` count what was sent."""
 
+    kept = ("steps", "messages", "words")
+
     def __init__(self, inner, topology: str | np.ndarray | Sequence[np.ndarray] = "ring", buffers=()):
         super().__init__(inner, buffers)
         (self.rank, size), self.messages, self.words = world(), 0, 0

@@ -36,15 +36,6 @@ def check_finite(tensor: Tensor, what: str) -> None:
                         "then go on from the last checkpoint")
 
 
-def even_steps(count: int) -> int:
-    """The least `count` of all ranks: with unequal shards, the batches that each may read of an epoch without waiting
-    for ever for the others, e.g. `Trainer(limit_train_batches=even_steps(len(batches)))`."""
-    counts = [count] * world()[1]
-    if len(counts) > 1:
-        distributed.all_gather_object(counts, count)
-    return min(counts)
-
-
 class Wrapper(torch.optim.Optimizer):
     """`inner`, and what a method does around its step: closure, `gradients`, `before`, the step of `inner`, `after`. It
     shares the groups, state and defaults of `inner`; schedules may have either, and either reads the checkpoint.
@@ -99,4 +90,5 @@ class Wrapper(torch.optim.Optimizer):
         """Of this wrapper, or of a bare optimizer: then the method starts anew."""
         self.inner.load_state_dict(state_dict)
         self._share()
-        vars(self).update(state_dict.get(type(self).__name__, {}))
+        for name, value in state_dict.get(type(self).__name__, {}).items():
+            setattr(self, name, value.to(self.parameters[0].device) if isinstance(value, Tensor) else value)

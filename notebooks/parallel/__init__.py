@@ -1,2 +1,3 @@
-"""Parallel training beyond one process group: the parameter server and its clients, Lightning strategies, and counters of
-what torch's own parallelism sends. `labkit.training` gives out their names."""
+"""Parallel training beyond one process group: the parameter server and its clients, Lightning strategies, loaders that
+go on in the middle of an epoch, and counters of what torch's own parallelism sends. `labkit.training` gives out their
+names."""

@@ -28,9 +28,9 @@ def send(pipe, kind: int, body=b"", worker: int = 0, words: int = 0, rate: float
     return FRAME + len(body)
 
 
-def receive(pipe) -> tuple[int, int, int, float, bytearray]:
-    """kind, worker, words, rate and body of a message. Raises one of `BROKEN`."""
-    message = pipe.recv_bytes()
+def receive(pipe, most: int | None = None) -> tuple[int, int, int, float, bytearray]:
+    """kind, worker, words, rate and body (`most`: of so many bytes) of a message. Raises one of `BROKEN`."""
+    message = pipe.recv_bytes(None if most is None else HEADER.size + most)
     return *HEADER.unpack_from(message), bytearray(message[HEADER.size :])
 
 
@@ -62,7 +62,8 @@ class Client:
     """Worker number `worker` of the server at `address`, or of a list of them in the order of `server.shard`.
 
     Use it by `with`: an exception is then told to the server as the reason for leaving. `steps` is how many the server
-    had made when the parameters were pulled; `sent` and `received` are bytes of gradients and of parameters.
+    had made when the parameters were pulled, with shards the fewest of any; `rate` is the (first) server's; `sent` and
+    `received` are bytes of gradients and of parameters.
 
     Raises:
         RequestError: the server turned this worker away. WorkError: it stopped, is gone, or silent for `timeout`."""
@@ -115,20 +116,21 @@ class Client:
                 time.sleep(0.02)  # it may be on its way
 
     def _pull(self, flat: torch.Tensor, refusal: type[Exception]) -> torch.Tensor:
-        missing, name = dict(self.parts), f"worker {self.worker}"
+        missing, name, steps, rates = dict(self.parts), f"worker {self.worker}", {}, {}
         while missing:
             ready = connection.wait(missing, self.timeout)  # in any order: servers must not wait for one another
             if not ready:
                 raise WorkError(f"{name}: the server did not answer for {self.timeout:g} s")
             for pipe in ready:
                 try:
-                    kind, _, self.steps, self.rate, body = receive(pipe)
+                    kind, _, steps[pipe], rates[pipe], body = receive(pipe)
                 except BROKEN as error:
                     raise WorkError(f"{name}: the server is gone ({type(error).__name__} {error})") from None
                 if kind == REFUSED:
-                    raise refusal(f"{name}: the server ended this: {body.decode()}")
+                    raise refusal(f"{name}: the server ended this: {body.decode(errors='replace')}")
                 flat[missing.pop(pipe)] = torch.frombuffer(body, dtype=flat.dtype)
                 self.received += FRAME + len(body)
+        self.steps, self.rate = min(steps.values()), rates[next(iter(self.parts))]
         return flat
 
 
@@ -137,7 +139,7 @@ class ServerOptimizer(torch.optim.Optimizer):
     Trainer on one device. `lr` (by default the server's) is the rate sent along, so schedules act.
 
     Momentum and the like are the server's, and so is resuming: the parameters here are the server's from the beginning.
-    Buffers (of BatchNorm) stay local."""
+    Buffers (of BatchNorm) stay local. RequestError: groups have different rates; one is sent for all."""
 
     def __init__(self, params, client: Client, lr: float | None = None):
         super().__init__(params, {"lr": lr})
@@ -145,6 +147,14 @@ class ServerOptimizer(torch.optim.Optimizer):
         self._write(client.join(torch.cat([p.detach().cpu().reshape(-1) for p in self.held])))
         for group in self.param_groups:
             group["lr"] = client.rate if group["lr"] is None else group["lr"]
+        self._rate()
+
+    def _rate(self) -> float:
+        rates = sorted({float(group["lr"]) for group in self.param_groups})
+        if len(rates) > 1:
+            raise RequestError(f"groups have the rates {', '.join(map(str, rates))}; the server gets one for all "
+                               "parameters: give all groups the same")
+        return rates[0]
 
     @torch.no_grad()
     def _write(self, flat: torch.Tensor) -> None:
@@ -157,5 +167,5 @@ class ServerOptimizer(torch.optim.Optimizer):
             loss = None if closure is None else closure()
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.held]
         flat = torch.cat([gradient.cpu().reshape(-1) for gradient in gradients])
-        self._write(self.client.exchange(flat, float(self.param_groups[0]["lr"])))
+        self._write(self.client.exchange(flat, self._rate()))
         return loss

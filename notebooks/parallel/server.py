@@ -12,36 +12,20 @@ import copy
 import os
 import socket
 import time
-from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from multiprocessing import connection
-from types import SimpleNamespace
 
 import torch
 
-from labkit.errors import RequestError, WorkError, choose
+from labkit.errors import RequestError, choose
 from labkit.training.collectives import blocks
 from parallel import client as wire
+from parallel.report import Report, ServerError, Update
 
 FRAME, Client, ServerOptimizer = wire.FRAME, wire.Client, wire.ServerOptimizer
 STALLED = 5.0  # seconds within which a message that has begun must go on
-Update = namedtuple("Update", "worker clock read second staleness")
-
-
-class Report(SimpleNamespace):
-    """What a server leaves: its `parameters`; `state`, from which `serve` goes on; `updates`, gradients in the order of
-    arrival; who is `gone` (worker, second, why) or was `refused`; bytes of gradients `received`, of parameters `sent`;
-    the largest `gap` of clocks. An `Update` tells its worker, its number there (clock), the gradients that had arrived
-    when its parameters were read, the second of its arrival, and its staleness: optimizer steps between reading and
-    writing, None if it was dropped."""
-
-
-class ServerError(WorkError):
-    """Too few workers are left. `report` is what the server leaves, its `state` that after the last whole step."""
-
-    report: Report
 
 
 @dataclass(eq=False)
@@ -79,11 +63,14 @@ class Server:
 
     def __post_init__(self):
         choose("mode", self.mode, ("synchronous", "ssp", "asynchronous"))
-        if not 0 <= self.backup < (self.workers if self.mode == "synchronous" else 1) or self.bound < 0:
+        if not 0 <= self.backup < (self.workers if self.mode == "synchronous" else 1) or not self.bound >= 0:
             raise RequestError(f"backup {self.backup} or bound {self.bound} is out of range with {self.workers} workers"
                                "; 0 <= backup < workers, synchronous only, and bound >= 0")
         self.parameters = [torch.as_tensor(p).detach().cpu().clone().requires_grad_() for p in self.parameters]
         self.optimizer, self.steps = self.optimizer(self.parameters), 0
+        if len(rates := {float(group["lr"]) for group in self.optimizer.param_groups}) > 1:
+            raise RequestError(f"the server's optimizer has the rates {', '.join(map(str, sorted(rates)))}; workers "
+                               "send one for all parameters: give all groups the same")
         if self.state is not None:
             torch.nn.utils.vector_to_parameters(self.state["parameters"].clone(), self.parameters)
             self.optimizer.load_state_dict(self.state["optimizer"])
@@ -122,14 +109,17 @@ class Server:
         self.members = {}
 
     def _admit(self, listener: socket.socket) -> None:
+        pipe = None
         try:
             pipe = wire.prove(listener.accept()[0], self.authkey, STALLED, server=True)
-            _, worker, words, _, dtype = wire.receive(pipe)
+            kind, worker, words, _, dtype = wire.receive(pipe, 100)
         except wire.BROKEN as error:
-            return self.seen.refused.append(f"a connection without the authkey ({type(error).__name__} {error})")
+            what = "a first message that cannot be read" if pipe else "a connection without the authkey"
+            return self.seen.refused.append(f"{what} ({type(error).__name__} {error})")
         member, flat = self.members.get(worker), self.flat()
-        theirs, ours = f"{words} words of {dtype.decode()}", f"{len(flat)} words of {flat.dtype}"
-        wrong = (f"there are workers 0 to {self.workers - 1}, and no {worker}" if not 0 <= worker < self.workers else
+        theirs, ours = f"{words} words of {dtype.decode(errors='replace')}", f"{len(flat)} words of {flat.dtype}"
+        wrong = (f"a first message is of kind {kind}, not {wire.JOIN}: to join" if kind != wire.JOIN else
+                 f"there are workers 0 to {self.workers - 1}, and no {worker}" if not 0 <= worker < self.workers else
                  f"worker {worker} was here before and is gone" if member is None else
                  f"worker {worker} is connected already; give each its own number" if member.pipe else
                  f"the worker has {theirs}, the server {ours}; build the same model" if theirs != ours else "")
@@ -140,15 +130,19 @@ class Server:
         self._let_on({worker: member})
 
     def _receive(self, worker: int, member: _Member) -> None:
+        size = sum(p.nbytes for p in self.parameters)
         try:
-            kind, _, _, member.rate, body = wire.receive(member.pipe)
+            kind, _, _, member.rate, body = wire.receive(member.pipe, max(size, 1000))
         except wire.BROKEN as error:
             return self._lose(worker, f"was cut off: killed, or it ended ({type(error).__name__} {error})")
         if kind == wire.LEAVE and not body:
             self.members.pop(worker).pipe.close()
             return self._go_on()
-        if kind != wire.GRADIENT or member.row:
+        if kind == wire.LEAVE:
             return self._lose(worker, f"stopped: {body.decode(errors='replace')}")
+        if kind != wire.GRADIENT or member.row or len(body) != size or not 0 <= member.rate < inf:
+            return self._lose(worker, f"broke the protocol: message {kind} of {len(body)} bytes at rate {member.rate:g}"
+                              f", where one gradient of {size} bytes may come, at a rate of 0 or more")
         gradient = torch.frombuffer(body, dtype=self.parameters[0].dtype)
         if self.finite and not gradient.isfinite().all():
             return self._lose(worker, f"sent NaN or infinity as its gradient {member.clock}")
@@ -218,12 +212,15 @@ class Server:
             member.read, member.steps, member.base = len(self.seen.updates), self.steps, flat
         clocks = [member.clock for member in self.members.values()]
         self.seen.gap = max(self.seen.gap, max(clocks) - min(clocks))
+        rate, lost = self.optimizer.param_groups[0]["lr"], {}
         for worker, member in members.items():
             try:
-                rate = self.optimizer.param_groups[0]["lr"]
                 self.seen.sent += wire.send(member.pipe, wire.PARAMETERS, flat, words=self.steps, rate=rate)
             except OSError as error:
-                self._lose(worker, f"did not take its parameters ({error})")
+                member.pipe.close()  # no last word: it would be read as the rest of the parameters
+                member.pipe, lost[worker] = None, f"did not take its parameters ({error})"
+        for worker, why in lost.items():  # last, as the others may now make a step
+            self._lose(worker, why)
 
 
 def serve(parameters, optimizer: Callable, workers: int, address, **options) -> Report:

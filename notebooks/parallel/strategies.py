@@ -1,64 +1,22 @@
-"""Lightning strategies of the methods. Importing this registers their names, `labkit_local_sgd` and so on.
+"""Lightning strategies of the methods. A Trainer knows their names (`labkit_local_sgd`, `labkit_elastic`,
+`labkit_gossip`, `labkit_ddp`) after `import labkit.training.strategies`.
 
 `Trainer(devices=1, strategy=GossipStrategy("ring"))` inside `run_ranks`, where the Trainer joins the process group that
 exists, or in one process alone; under torchrun and SLURM with a node's `devices`, as for DDP. Metrics are those of each
-rank's own replica. When not to use it: precision 16-mixed (see `labkit.training.wrapper`)."""
+rank's own replica. Several optimizers (manual optimization) are mixed each by itself, and gradients are then averaged
+in `step`, after `clip_gradients`. When not to use it: precision 16-mixed (see `labkit.training.wrapper`)."""
 
 import contextlib
 
-from pytorch_lightning.plugins.environments import LightningEnvironment
+from lightning_fabric.utilities.apply_func import move_data_to_device
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from torch import distributed
 
 from labkit.errors import RequestError
 from labkit.training import averaging, gossip, wrapper
-
-
-class Joined(LightningEnvironment):
-    """The process group that exists already."""
-
-    creates_processes_externally = True
-
-    def world_size(self):
-        return wrapper.world()[1]
-
-    def global_rank(self):
-        return wrapper.world()[0]
-
-    local_rank = global_rank
-
-    def teardown(self):
-        """Not ours to end."""
-
-
-class Ranks(DDPStrategy):
-    """What all have in common. The one checkpoint holds every rank's weights, buffers and optimizer (P times as large),
-    so that a resumed run goes on exactly; with another number of ranks, from those of rank 0."""
-
-    restore_checkpoint_after_setup = True  # or the weights that rank 0 sends at the start would replace the restored
-
-    def __init__(self, **options):
-        super().__init__(cluster_environment=Joined() if distributed.is_initialized() else None, **options)
-
-    @property
-    def root_device(self):
-        return self.parallel_devices[self.local_rank % len(self.parallel_devices)]
-
-    @property
-    def distributed_sampler_kwargs(self):
-        return {"num_replicas": self.world_size, "rank": self.global_rank}
-
-    def save_checkpoint(self, checkpoint, filepath, storage_options=None):
-        own = {name: checkpoint[name] for name in ("state_dict", "optimizer_states") if name in checkpoint}
-        checkpoint["ranks"] = [own] * self.world_size
-        if self.world_size > 1:
-            distributed.gather_object(own, checkpoint["ranks"] if self.is_global_zero else None)
-        super().save_checkpoint(checkpoint, filepath, storage_options)
-
-    def load_checkpoint(self, *args, **options):
-        checkpoint = super().load_checkpoint(*args, **options)
-        ranks = checkpoint.pop("ranks", ())
-        return checkpoint | (ranks[self.global_rank] if len(ranks) == self.world_size else {})
+from labkit.training.compression import State
+from parallel.hooks import hook_of
+from parallel.joined import Ranks
 
 
 class Replicas(Ranks):
@@ -91,19 +49,23 @@ class Replicas(Ranks):
         if getattr(self.precision_plugin, "scaler", None):
             raise RequestError("16-mixed scales the loss and may skip one rank's step; use bf16-mixed")
         super().setup_optimizers(trainer)
-        (args, options), buffers = self.arguments, [*self.model.buffers()] if self.buffers else []
-        self.optimizers = [self.method(inner, *args, buffers=buffers, **options) for inner in self.optimizers]
+        args, options = self.arguments
+        mixed = [[*self.model.buffers()] if self.buffers else [], *[[]] * len(self.optimizers)]  # once, by the first
+        self.optimizers = [self.method(inner, *args, buffers=buffers, **options)
+                           for inner, buffers in zip(self.optimizers, mixed, strict=False)]
 
     @contextlib.contextmanager
     def block_backward_sync(self):  # while gradients accumulate
         self.blocked = True
-        yield
-        self.blocked = False
+        try:
+            yield
+        finally:
+            self.blocked = False
 
     def post_backward(self, closure_loss):
-        for optimizer in () if self.blocked else self.optimizers:  # now, before Lightning clips
-            optimizer.gradients()
-            optimizer.ready = True
+        if len(self.optimizers) == 1 and not self.blocked:  # now, before Lightning clips; of several, one is stepped
+            self.optimizers[0].gradients()
+            self.optimizers[0].ready = True
 
 
 class LocalSGDStrategy(Replicas):
@@ -118,16 +80,19 @@ class GossipStrategy(Replicas):
     method = gossip.Gossip
 
 
+POWER = ("iter", "error_dict", "p_memory_dict", "q_memory_dict")  # what torch's PowerSGD keeps, by bucket
+
+
 class HookedDDPStrategy(Ranks):
-    """DDP whose gradients pass through `labkit.training.compression.hook_of(hook, **options)`; `hook_state` counts."""
+    """DDP whose gradients pass through `labkit.training.compression.hook_of(hook, **options)`; `hook_state` counts, and
+    is saved for each rank. A run that is resumed with another hook begins with that hook's empty memory."""
 
     def __init__(self, hook: str = "none", **options):
         super().__init__()
-        self.hook, self.hook_options = hook, options
+        self.hook, self.hook_options, self.hook_state = hook, options, None
 
     def _register_ddp_hooks(self):
-        from labkit.training.compression import hook_of
-
+        self._settle_buckets()
         self.hook_state, hook = hook_of(self.hook, **self.hook_options)
 
         def checked(state, bucket):
@@ -135,6 +100,34 @@ class HookedDDPStrategy(Ranks):
             return hook(state, bucket)
 
         self.model.register_comm_hook(self.hook_state, checked)
+
+    def _settle_buckets(self):
+        """DDP fills its buckets anew after the first backward pass, in the order in which gradients came. That is made
+        an empty one, from the last parameter to the first: then what PowerSGD keeps of a bucket, the order of random
+        numbers and of sums are the same in the first step after a resume."""
+        reducer = self.model.reducer
+        reducer.prepare_for_backward([])
+        sum(0 * parameter.sum() for parameter in self.model.parameters() if parameter.requires_grad).backward()
+        reducer._rebuild_buckets()
+        self.model.zero_grad()
+
+    def private(self):
+        state = self.hook_state
+        if state is None or isinstance(state, State):
+            return {"hook": self.hook, "state": state and state.state_dict()}
+        kind, keys, *rest = state.rng.get_state()
+        kept = {name: getattr(state, name) for name in POWER}
+        return {"hook": self.hook, "state": kept | {"rng": (kind, keys.tolist(), *rest)}}
+
+    def restore(self, private):
+        if self.hook_state is None or not private or private["hook"] != self.hook:
+            return
+        if isinstance(self.hook_state, State):
+            return self.hook_state.load_state_dict(private["state"])
+        saved = move_data_to_device(private["state"], self.root_device)
+        self.hook_state.rng.set_state(saved.pop("rng"))
+        for name, value in saved.items():
+            setattr(self.hook_state, name, value)
 
 
 for _strategy, _name in ((LocalSGDStrategy, "local_sgd"), (ElasticStrategy, "elastic"), (GossipStrategy, "gossip"),

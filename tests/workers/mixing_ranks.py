@@ -7,6 +7,7 @@ from torch import distributed as dist
 from torch import nn
 
 from parallel.counting import Counting
+from parallel.joined import even_steps
 from labkit.training import averaging, gossip, wrapper
 from labkit.training.wrapper import flatten
 from labs import mix_extras, mix_ranks
@@ -79,7 +80,7 @@ def uneven(counts, agreed):
     count = counts[dist.get_rank()]
     weight = nn.Parameter(torch.zeros(3))
     wrapped = averaging.LocalSGD(torch.optim.SGD([weight], 0.1), 1)
-    steps = wrapper.even_steps(count) if agreed else count
+    steps = even_steps(count) if agreed else count
     for _ in range(steps):
         weight.grad = torch.ones(3)
         wrapped.step()

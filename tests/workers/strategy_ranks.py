@@ -17,8 +17,10 @@ from torch import nn
 from labkit import models
 from labkit.datasets.memory import DeviceBatches, evaluation_batches
 from labkit.tasks.images import ImageClassification
-from labkit.training import averaging, ranks
+from labkit.training import averaging, gossip, ranks
+from labkit.training.compression import State
 from parallel import strategies
+from parallel.resumable import Resumable
 from labkit.training.wrapper import flatten
 from mixing_ranks import METHODS
 
@@ -73,21 +75,36 @@ def trainer(strategy, steps, callbacks=(), **options):
 
 
 def _strategy(name, options):
-    return name if isinstance(name, str) and name.startswith("labkit_") else STRATEGIES[name](**options)
+    return STRATEGIES[name](**options) if name in STRATEGIES else name
 
 
-def fit(name, options, steps=7, dtype=torch.float32, batch=BATCH, watch=(), folder=None, resume=None, **changes):
-    """The kit's task by a strategy. Returns a dict of what this rank has in the end."""
+def fit(name, options, steps=7, dtype=torch.float32, batch=BATCH, watch=(), folder=None, resume=None, every=0,
+        **changes):
+    """The kit's task by a strategy. Returns a dict of what this rank has in the end.
+
+    Args:
+        every: steps between checkpoints, with batches whose place in an epoch they hold; 0: at the end of epochs."""
     callbacks = [Watch(*watch)]
     if folder:
-        callbacks.append(ModelCheckpoint(folder, "{step}", save_top_k=-1, save_on_train_epoch_end=True))
+        when = {"every_n_train_steps": every} if every else {"save_on_train_epoch_end": True}
+        callbacks.append(ModelCheckpoint(folder, "{step}", save_top_k=-1, **when))
     made = trainer(_strategy(name, options), steps, callbacks, **changes)
     module = task()
     mine = batches(dtype, batch, rank=made.global_rank, world=made.world_size)  # torchrun has no group yet
+    mine = Resumable(mine) if every else mine
     made.fit(module, mine, evaluation_batches(*data(dtype), dtype=dtype), ckpt_path=resume)
     return {"weights": flatten(module.parameters()), "metrics": {k: float(v) for k, v in made.callback_metrics.items()},
+            "counted": _counted(made),
             "zero": made.is_global_zero, "rank": made.global_rank, "world": made.world_size, "step": made.global_step,
             "files": sorted(path.name for path in Path(folder).glob("*")) if folder else []}
+
+
+def _counted(made):
+    """What the method of a Trainer has counted."""
+    state, method = getattr(made.strategy, "hook_state", None), made.strategy.optimizers[0]
+    if isinstance(state, State):
+        return {"step": state.step, "payload": state.payload, "sent": state.sent}
+    return {"messages": method.messages, "words": method.words} if isinstance(method, gossip.Gossip) else {}
 
 
 def several(calls):
@@ -156,6 +173,39 @@ def averages(accumulate):
     made.fit(task(), batches())
     averaging.mean = mean
     return calls
+
+
+class Adversaries(pl.LightningModule):
+    """Two networks with an optimizer each, trained in turn: one answers x with y, the other finds y's error."""
+
+    automatic_optimization = False
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.maker, self.judge = (nn.Linear(4, 4, dtype=torch.float64) for _ in range(2))
+        self.register_buffer("level", torch.zeros(3))
+
+    def training_step(self, batch, batch_index):
+        x = batch[0].flatten(1)[:, :4]
+        for network, optimizer in zip((self.judge, self.maker), self.optimizers(), strict=True):
+            error = (self.judge(self.maker(x)) - x.flip(1)).square().mean()
+            optimizer.zero_grad()
+            self.manual_backward(-0.1 * error if network is self.judge else error)
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.judge.parameters(), 0.1), torch.optim.SGD(self.maker.parameters(), 0.1, 0.9)]
+
+
+def adversaries(options):
+    """Weights after 5 batches, how often how many tensors were averaged, and how many each optimizer mixes."""
+    made = trainer(strategies.LocalSGDStrategy(**options), 10, precision="64-true")
+    module, calls, mean = Adversaries(), [], averaging.mean
+    averaging.mean = lambda tensors, *what: calls.append(len(tensors)) or mean(tensors, *what)
+    made.fit(module, batches(torch.float64))
+    averaging.mean = mean
+    return flatten(module.parameters()), calls, [len(optimizer.mixed) for optimizer in made.strategy.optimizers]
 
 
 class Logs(ImageClassification):
