@@ -83,7 +83,8 @@ def checked(name: str, value, kind, rules):
     if isinstance(kind, types.GenericAlias):
         kind = kind.__args__[0]
         if not isinstance(value, (list, tuple)):
-            raise RequestError(f"{name} must be a list such as [{WORDS[kind][1]!r}], not {repr(value)}")
+            hint = "; names in it need quotes" if str(value).startswith("[") and kind is str else ""
+            raise RequestError(f"{name} must be a list such as [{WORDS[kind][1]!r}], not {repr(value)}{hint}")
         items = [checked(name, item, kind, rules) for item in value]
         if not items and not rules["empty"]:
             raise RequestError(f"{name} is empty; it must hold at least one value")

@@ -79,6 +79,7 @@ def test_the_plans_of_every_profile_are_recipes_each_once(profile):
         ("07", "quick", {"data": 5}, "data must be a text, not 5"),
         ("07", "quick", {"lstm_pool": 3}, "unknown lstm_pool '3'; allowed: 1, 2, 4"),
         ("07", "quick", {"mlp_rates": 0.1}, r"mlp_rates must be a list such as \[0.5\], not 0.1"),
+        ("05", "quick", {"race_times": "[constant]"}, r"not '\[constant\]'; names in it need quotes"),
         ("07", "quick", {"mlp_rates": "0.1"}, r"mlp_rates must be a list such as \[0.5\], not '0.1'"),
         ("07", "quick", {"mlp_rates": [0.1, -1.0]}, "mlp_rates -1.0 is out of range; it must be more than 0"),
         ("07", "quick", {"mlp_rates": [[0.1]]}, r"mlp_rates must be a finite number, not \[0.1\]"),
