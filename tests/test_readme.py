@@ -1,5 +1,6 @@
 """The README says what the project is now: its generated blocks are fresh, its commands exist, its figures are there."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -78,6 +79,19 @@ def test_the_recipe_for_your_own_model_runs_as_it_stands():
         names["scheduler"].step()
     assert rates[0] == 0.0 and rates[256] == pytest.approx(4 * 0.1)  # 8 epochs of 32 steps: as many as 0.5 of 512
     assert rates[128] == pytest.approx(0.2) and len(spared) == 4 and names["optimizer"].param_groups[1]["weight_decay"] == 0
+
+
+def test_the_script_for_several_workers_runs_as_it_stands(tmp_path):
+    """By torchrun, as the text says: each rank prints what it learnt, near the ones that are right."""
+    script = tmp_path / "gossip.py"
+    script.write_text(next(code for code in re.findall(r"```python\n(.*?)```", TEXT, re.S) if "Gossip(" in code))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
+               "--nproc-per-node", "2", str(script)]
+    environment = os.environ | {"PYTHONPATH": str(paths.root()), "GLOO_SOCKET_IFNAME": {"linux": "lo", "darwin": "lo0"}.get(sys.platform, "")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    weights = [float(number) for number in re.findall(r"\d\.\d{3,}", done.stdout)]
+    assert len(weights) == 2 * 8 and all(abs(weight - 1) < 0.2 for weight in weights), done.stdout
 
 
 def test_the_sweep_of_the_readme_is_one(tmp_path):
