@@ -87,7 +87,8 @@ def test_the_script_for_several_workers_runs_as_it_stands(tmp_path):
     script.write_text(next(code for code in re.findall(r"```python\n(.*?)```", TEXT, re.S) if "Gossip(" in code))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
                "--nproc-per-node", "2", str(script)]
-    environment = os.environ | {"PYTHONPATH": str(paths.root()), "GLOO_SOCKET_IFNAME": {"linux": "lo", "darwin": "lo0"}.get(sys.platform, "")}
+    interface = {"linux": "lo", "darwin": "lo0"}.get(sys.platform, "")
+    environment = os.environ | {"PYTHONPATH": str(paths.root()), "GLOO_SOCKET_IFNAME": interface}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     weights = [float(number) for number in re.findall(r"\d\.\d{3,}", done.stdout)]
