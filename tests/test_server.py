@@ -9,8 +9,10 @@ import math
 import multiprocessing
 import os
 import socket
+import struct
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
@@ -24,6 +26,7 @@ from labkit.simulate import events
 from parallel import client as wire
 from parallel import server
 from labkit.training.ranks import Failure, run_ranks
+from parallel.kept import sound
 from parallel.server import FRAME, Client, ServerError, ServerOptimizer, Update, serve
 
 STEPS, SAMPLES = 6, 24
@@ -332,7 +335,7 @@ def test_a_worker_that_never_comes_is_waited_for_no_longer_than_the_timeout(tmp_
     assert isinstance(result[0], ServerError)
 
 
-def test_a_message_that_stops_half_way_counts_as_cut_off(tmp_path, monkeypatch):
+def test_a_message_that_stops_half_way_loses_its_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "STALLED", 0.3)
     with running(tmp_path, 2, mode="asynchronous") as (address, result), joined(address, 0) as good:
         bad = joined(address, 1)
@@ -340,7 +343,8 @@ def test_a_message_that_stops_half_way_counts_as_cut_off(tmp_path, monkeypatch):
         good.exchange(vector(1, 1, 1), 0.1)
         with pytest.raises(WorkError, match="worker 1: the server"):
             bad.exchange(vector(1, 1, 1), 0.1)
-    assert result[0].gone[0][2].startswith("was cut off") and len(result[0].updates) == 1
+    assert result[0].gone[0][2].startswith("sent a message that cannot be read, or half of one")
+    assert len(result[0].updates) == 1
     bad.close()
 
 
@@ -366,7 +370,7 @@ def test_strangers_are_turned_away_in_one_line_and_the_server_goes_on(tmp_path):
         with joined(address, 0), joined(address, 1):
             with pytest.raises(RequestError, match="worker 1 is connected already; give each its own number"):
                 joined(address, 1)
-    assert len(result[0].refused) == 5 and "authkey" in result[0].refused[0] and not result[0].gone
+    assert len(result[0].refused) == 5 and "authkey" in "".join(result[0].refused) and not result[0].gone
 
 
 def test_a_worker_that_has_left_does_not_come_back(tmp_path):
@@ -376,16 +380,36 @@ def test_a_worker_that_has_left_does_not_come_back(tmp_path):
             joined(address, 0)
 
 
-def test_a_peer_that_says_nothing_holds_nobody_up(tmp_path, monkeypatch):
+def test_peers_that_say_nothing_hold_nobody_up(tmp_path, monkeypatch):
+    """Each alone would, one after the other, take 2 s; workers have 4 s to connect, and 5 s to hear from a server."""
+    monkeypatch.setattr(server, "STALLED", 2.0)
+    with running(tmp_path, 2, timeout=4) as (address, result), contextlib.ExitStack() as peers:
+        for number in range(4):
+            silent = peers.enter_context(socket.socket(socket.AF_UNIX))
+            while True:  # until the server is there
+                with contextlib.suppress(OSError):
+                    silent.connect(address)
+                    break
+            if number == 3:
+                silent.sendall(b"\0\0")  # and one that stops within its first four bytes
+        with joined(address, 0) as one, joined(address, 1) as other:
+            thread = threading.Thread(target=one.exchange, args=(vector(1, 1, 1), 0.1))
+            thread.start()
+            other.exchange(vector(1, 1, 1), 0.1)
+            thread.join(20)
+    assert len(result[0].updates) == 2 and not result[0].gone
+
+
+def test_a_peer_that_says_nothing_is_refused_in_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "STALLED", 0.3)
-    with running(tmp_path, 1) as (address, result), socket.socket(socket.AF_UNIX) as silent:
-        while True:  # until the server is there
-            with contextlib.suppress(OSError):
-                silent.connect(address)
-                break
+    servers = []
+    with running(tmp_path, 1, after=servers.append) as (address, result), socket.socket(socket.AF_UNIX) as silent:
         with joined(address, 0) as client:
+            silent.connect(address)
             client.exchange(vector(1, 1, 1), 0.1)
-    assert len(result[0].updates) == 1 and "BlockingIOError" in result[0].refused[0]
+            while not servers[0].seen.refused:  # the server waits for this worker meanwhile
+                time.sleep(0.02)
+    assert len(result[0].updates) == 1 and "without the authkey (BlockingIOError" in result[0].refused[0]
 
 
 def stranger(address, *first):
@@ -425,21 +449,327 @@ def test_a_bad_first_message_is_refused_and_the_server_goes_on(tmp_path, message
 
 
 @pytest.mark.parametrize(("kind", "body", "rate", "said"), [
-    (wire.GRADIENT, vector(1, 2), 0.1, "message 2 of 16 bytes at rate 0.1, where one gradient of 24 bytes may come"),
-    (wire.GRADIENT, b"12345", 0.1, "message 2 of 5 bytes"), (wire.GRADIENT, vector(1, 2, 3), math.nan, "at rate nan"),
-    (wire.GRADIENT, vector(1, 2, 3), -1.0, "at rate -1"), (wire.GRADIENT, vector(1, 2, 3), math.inf, "at rate inf"),
-    (wire.JOIN, b"torch.float64", 0.1, "broke the protocol: message 0"), (99, b"", 0.1, "protocol: message 99"),
-    (wire.GRADIENT, bytes(5000), 0.1, "was cut off")])
+    (wire.GRADIENT, vector(1, 2), 0.1, "broke the protocol: it sent a gradient of 16 bytes; the parameters have 24"),
+    (wire.GRADIENT, vector(1, 2, 3, 4), 0.1, "a gradient of 32 bytes"), (wire.GRADIENT, b"123", 0.1, "of 3 bytes"),
+    (wire.GRADIENT, b"", 0.1, "a gradient of 0 bytes"),
+    (wire.GRADIENT, vector(1, 2, 3), math.nan, "the rate nan; allowed"),
+    (wire.GRADIENT, vector(1, 2, 3), -1.0, "the rate -1"), (wire.GRADIENT, vector(1, 2, 3), math.inf, "the rate inf"),
+    (wire.GRADIENT, vector(1, 2, 3), 1e307, "the rate 1e+307; allowed: 0 to 1.79769e+305"),
+    (wire.JOIN, b"torch.float64", 0.1, "it sent a message of kind 0, where a gradient (2) may come"),
+    (99, b"", 0.1, "a message of kind 99"),
+    (wire.GRADIENT, bytes(5000), 0.1, "cannot be read, or half of one (OSError"),
+    (wire.LEAVE, b"\xff" * 9, 0.1, "stopped: \ufffd")])
 def test_a_worker_that_breaks_the_protocol_is_gone_and_the_others_go_on(tmp_path, kind, body, rate, said):
     with running(tmp_path, 2, mode="asynchronous") as (address, result), joined(address, 0) as good:
         bad = joined(address, 1)
         wire.send(next(iter(bad.parts)), kind, body, rate=rate)
         with pytest.raises(WorkError, match="worker 1: the server"):
             bad._pull(torch.zeros(3, dtype=torch.float64), WorkError)
-        bad.close()
         assert good.exchange(vector(1, 1, 1), 0.1).tolist() == [-0.1] * 3
     [(worker, _, why)] = result[0].gone
     assert worker == 1 and said in why and len(result[0].updates) == 1
+
+
+@pytest.mark.parametrize(("raw", "said"), [
+    (b"\xff" * 100, "OSError bad message length"), (struct.pack("!iQ", -1, 1 << 40), "OSError bad message length"),
+    (struct.pack("!i", -5), "unpack_from requires a buffer"), (struct.pack("!i", 3) + b"abc", "unpack_from requires"),
+    (struct.pack("!i", 0), "unpack_from requires a buffer"), (struct.pack("!i", 2**31 - 1), "OSError bad message")])
+@pytest.mark.parametrize("end", ["server", "client"])
+def test_raw_bytes_that_are_no_message_end_that_connection_alone(tmp_path, raw, said, end):
+    if end == "server":
+        with running(tmp_path, 2, mode="asynchronous") as (address, result), joined(address, 0) as good:
+            bad = joined(address, 1)
+            os.write(next(iter(bad.parts)).fileno(), raw)
+            with pytest.raises(WorkError, match="worker 1: the server"):
+                bad._pull(vector(0, 0, 0), WorkError)
+            assert good.exchange(vector(1, 1, 1), 0.1).tolist() == [-0.1] * 3
+        [(worker, _, why)] = result[0].gone
+        assert worker == 1 and why.startswith("sent a message that cannot be read") and said in why
+    else:
+        client, (here, there) = Client(str(tmp_path / "s"), 1), multiprocessing.Pipe()
+        client.parts = {here: slice(0, 3)}
+        os.write(there.fileno(), raw)
+        with pytest.raises(WorkError, match=f"worker 1: the server is gone .*{said}"):
+            client.exchange(vector(1, 2, 3), 0.1)
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), OverflowError("too large"), struct.error("bad")])
+def test_whatever_reading_a_message_can_raise_loses_that_worker_alone(tmp_path, monkeypatch, error):
+    bad, ends = 1, [multiprocessing.Pipe() for _ in range(2)]
+    one = server.Server([vector(0, 0, 0)], server_ranks.sgd(0.1), 2, mode="asynchronous")
+    for number, member in one.members.items():
+        member.pipe, member.clock = ends[number][0], 0
+
+    def recv_bytes(most):
+        raise error
+
+    monkeypatch.setattr(ends[bad][0], "recv_bytes", recv_bytes)
+    one._receive(bad, one.members[bad])
+    assert one.seen.gone[0][0] == bad and str(error) in one.seen.gone[0][2] and list(one.members) == [0]
+    assert str(error) in wire.receive(ends[bad][1])[-1].decode()
+    one.close()
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "ssp"])
+def test_a_second_gradient_before_the_answer_is_called_that(tmp_path, mode):
+    with running(tmp_path, 2, mode=mode) as (address, result), joined(address, 0) as hasty, joined(address, 1) as good:
+        for _ in range(2):
+            wire.send(next(iter(hasty.parts)), wire.GRADIENT, vector(1, 1, 1), rate=0.1)
+        with pytest.raises(WorkError, match="it sent a second gradient before the answer to its first"):
+            hasty._pull(vector(0, 0, 0), WorkError)
+        if mode == "ssp":  # what it had pushed is not applied
+            assert good.exchange(vector(1, 2, 3), 1.0).tolist() == [-1, -2, -3]
+    report = result[0] if mode == "ssp" else result[0].report
+    assert [worker for worker, *_ in report.gone] == [0]
+
+
+def test_a_client_that_has_left_pushes_nothing_and_leaves_the_model_alone(tmp_path):
+    p = nn.Parameter(vector(5, 5, 5))
+    with running(tmp_path, 1):
+        with Client(str(tmp_path / "s"), 0, authkey=b"key") as client:
+            optimizer = ServerOptimizer([p], client)
+            with pytest.raises(RequestError, match="worker 0 has joined already; make a client for each optimizer"):
+                ServerOptimizer([nn.Parameter(vector(1, 1, 1))], client)
+            p.grad = vector(1, 2, 3)
+            optimizer.step()
+        before = p.detach().clone()
+        with pytest.raises(WorkError, match="worker 0 is at no server: it has left, after an error or at the end of"):
+            optimizer.step()
+    assert torch.equal(p.detach(), before) and before.tolist() == pytest.approx([-0.1, -0.2, -0.3])
+    with pytest.raises(WorkError, match="or never joined"):
+        Client(str(tmp_path / "s"), 0).exchange(vector(1, 2, 3), 0.1)
+
+
+@pytest.mark.parametrize("error", [WorkError, KeyboardInterrupt])
+def test_an_answer_that_comes_late_is_not_taken_for_the_next(tmp_path, monkeypatch, error):
+    """After a timeout, or Ctrl-C in a notebook, a further step must not read the answer to the step before."""
+    p, slow = nn.Parameter(vector(0, 0, 0)), threading.Event()
+    with running(tmp_path, 1, after=lambda _: slow.wait(20)) as (address, result):
+        client = Client(address, 0, authkey=b"key", timeout=5)
+        optimizer = ServerOptimizer([p], client)
+        p.grad = vector(1, 1, 1)
+        if error is KeyboardInterrupt:
+            monkeypatch.setattr(wire.connection, "wait", interrupting(wire.connection.wait, threading.get_ident()))
+        else:
+            client.timeout = 0.2
+        with pytest.raises(error):
+            optimizer.step()
+        monkeypatch.undo()
+        slow.set()
+        with pytest.raises(WorkError, match="worker 0 is at no server"):
+            optimizer.step()
+    assert p.tolist() == [0, 0, 0] and isinstance(result[0], ServerError)
+
+
+def interrupting(wait, thread):
+    """Ctrl-C in that thread alone: the server's lies in another."""
+
+    def interrupted(*arguments):
+        if threading.get_ident() == thread:
+            raise KeyboardInterrupt
+        return wait(*arguments)
+
+    return interrupted
+
+
+# What is kept stays finite.
+
+HUGE = torch.tensor([3e38, 0, 0])  # finite in float32; ten times of it is not
+
+
+@pytest.mark.parametrize("make", [server_ranks.sgd(0.1, 0.9), lambda p: torch.optim.Adam(p, lr=0.1)])
+def test_a_finite_gradient_that_makes_the_server_infinite_is_undone_and_its_worker_is_gone(tmp_path, make):
+    """With Adam the parameters stay finite and the square of the gradient does not."""
+    start, gradient = [torch.zeros(3)], torch.ones(3)
+    with running(tmp_path, 2, start, make, mode="asynchronous") as (address, result):
+        with Client(address, 0, authkey=b"key") as good, Client(address, 1, authkey=b"key") as bad:
+            good.join(torch.zeros(3))
+            bad.join(torch.zeros(3))
+            good.exchange(gradient.clone(), 0.1)
+            with pytest.raises(WorkError, match=r"worker 1 of 2 sent the largest gradient, 3e\+38, of .* at rate 10"):
+                bad.exchange(HUGE.clone(), 10.0)
+            last = good.exchange(gradient.clone(), 0.1)
+    report, p = result[0], torch.zeros(3, requires_grad=True)
+    optimizer = make([p])
+    for _ in range(2):  # as if the other had never been, its momentum included
+        p.grad = gradient.clone()
+        optimizer.step()
+    assert torch.equal(last, p.detach()) and [worker for worker, *_ in report.gone] == [1]
+    assert report.state["steps"] == 2 and [update.staleness for update in report.updates] == [0, None, 0]
+
+
+def test_a_synchronous_server_names_who_made_it_infinite_and_its_state_goes_on(tmp_path):
+    with running(tmp_path, 2, [torch.zeros(3)], server_ranks.sgd(10.0)) as (address, result):
+        clients = [Client(address, worker, authkey=b"key") for worker in range(2)]
+        for client in clients:
+            client.join(torch.zeros(3))
+        wire.send(next(iter(clients[0].parts)), wire.GRADIENT, torch.ones(3), rate=10.0)
+        with pytest.raises(WorkError, match="worker 1 of 2 sent the largest gradient"):
+            clients[1].exchange(HUGE.clone(), 10.0)
+        with pytest.raises(WorkError, match="worker 1 of 2 sent the largest gradient"):
+            clients[0]._pull(torch.zeros(3), WorkError)
+    report = result[0].report
+    assert report.parameters[0].tolist() == report.state["parameters"][0].tolist() == [0, 0, 0]
+    assert [worker for worker, *_ in report.gone] == [1] and report.state["steps"] == 0
+    with running(tmp_path, 1, [torch.ones(3)], state=report.state) as (address, _):
+        with Client(address, 0, authkey=b"key") as client:
+            assert client.join(torch.ones(3)).tolist() == [0, 0, 0]
+
+
+def test_a_backup_server_makes_the_step_without_the_one_that_made_it_infinite(tmp_path):
+    with running(tmp_path, 3, [torch.zeros(3)], backup=1) as (address, result):
+        clients = [Client(address, worker, authkey=b"key") for worker in range(3)]
+        for client in clients:
+            client.join(torch.zeros(3))
+        for client, body in zip(clients, (torch.ones(3), HUGE), strict=False):
+            wire.send(next(iter(client.parts)), wire.GRADIENT, body, rate=10.0)
+        with pytest.raises(WorkError, match="worker 1 of 3 sent the largest gradient"):
+            clients[1]._pull(torch.zeros(3), WorkError)
+        assert clients[2].exchange(3 * torch.ones(3), 10.0).tolist() == [-20.0] * 3  # the mean of 1 and 3
+        assert clients[0]._pull(torch.zeros(3), WorkError).tolist() == [-20.0] * 3
+        for client in clients:
+            client.close()
+    assert result[0].state["steps"] == 1
+    assert {update.worker: update.staleness for update in result[0].updates} == {0: 0, 1: None, 2: 0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64,
+                                   torch.bool])
+def test_sound_is_what_is_finite(dtype):
+    top = 1 if dtype == torch.bool else (torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max
+    for value in (0, 1, top) + ((-top, math.nan, math.inf, -math.inf) if dtype.is_floating_point else ()):
+        for tensor in (torch.tensor(value, dtype=dtype), torch.tensor([1] * 5 + [value] * 3, dtype=dtype)):
+            assert sound(tensor) == bool(tensor.isfinite().all())
+    assert sound(torch.zeros(0, dtype=dtype))
+
+
+def test_infinity_may_be_let_through(tmp_path):
+    with running(tmp_path, 1, [torch.zeros(3)], finite=False) as (address, _):
+        with Client(address, 0, authkey=b"key") as client:
+            client.join(torch.zeros(3))
+            assert client.exchange(HUGE.clone(), 10.0).tolist() == [-math.inf, 0, 0]
+
+
+# States of other servers.
+
+
+def made(parameters, optimizer=None, workers=1, **options):
+    return server.Server(parameters, optimizer or server_ranks.sgd(0.1, 0.9), workers, **options)
+
+
+def test_the_state_of_another_model_or_optimizer_is_refused():
+    mine = [torch.zeros(3), torch.zeros(2, 3)]
+    good = made(mine).report().state
+    assert made(mine, state=good).steps == 0
+    others = [made([torch.zeros(9)]), made([torch.zeros(3), torch.zeros(3, 2)]), made([p.double() for p in mine]),
+              made(mine[:1]), made(mine, lambda p: torch.optim.Adam(p))]
+    parameters = [torch.full((3,), math.nan), torch.zeros(2, 3)]
+    changes = [{"steps": -1}, {"steps": "x"}, {"parameters": torch.zeros(9)}, {"optimizer": {}}, {"optimizer": None}]
+    bad = [other.report().state for other in others] + [{}, [], 5, "state"] + [{**good, **change} for change in changes]
+    for state in bad:
+        with pytest.raises(RequestError, match="state cannot be gone on from .*; it has to be the state of a report"):
+            made(mine, state=state)
+    with pytest.raises(RequestError, match="to start from hold NaN or infinity"):
+        made(mine, state={**good, "parameters": parameters})
+    with pytest.raises(RequestError, match="to start from hold NaN or infinity"):
+        made(parameters)
+    assert made(parameters, finite=False).steps == 0
+
+
+def test_going_on_twice_from_one_state_is_the_same_twice(tmp_path):
+    """The first to go on must not change the momentum in it."""
+    first = made([torch.zeros(3)])
+    first.kept.step(torch.ones(3), 0.1)
+    state, ends = first.report().state, []
+    for _ in range(2):
+        one = made([torch.zeros(3)], state=state)
+        one.kept.step(torch.ones(3), 0.1)
+        ends.append(one.report().parameters[0])
+    assert torch.equal(*ends) and ends[0].tolist() == pytest.approx([-0.29] * 3)  # 0.1 + 0.1 (0.9 + 1)
+
+
+# What is held: trained parameters, and always the same ones.
+
+
+def test_frozen_parameters_stay_as_they_are_on_both_sides(tmp_path):
+    def model():
+        one = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).double()
+        nn.init.ones_(one[0].weight)
+        return one.requires_grad_(True)
+
+    served, mine = model(), model()
+    for one in (served, mine):
+        one[0].requires_grad_(False)
+    frozen = [p.detach().clone() for p in mine[0].parameters()]
+    decay = functools.partial(torch.optim.SGD, lr=0.1, weight_decay=0.5)
+    with running(tmp_path, 1, list(served.parameters()), decay) as (address, result):
+        with Client(address, 0, authkey=b"key") as client:
+            optimizer = ServerOptimizer(mine.parameters(), client)
+            mine(torch.ones(1, 2).double()).sum().backward()
+            optimizer.step()
+            assert client.sent == 3 * 8 + FRAME
+    assert same([p.detach() for p in mine[0].parameters()], frozen)
+    assert same(result[0].parameters, [p.detach() for p in mine[1].parameters()]) and len(result[0].parameters) == 2
+    assert not same(result[0].parameters, [p.detach() for p in served[1].parameters()])
+    with running(tmp_path, 1, [p.detach() for p in served.parameters()]) as (address, _):  # the server knows of none
+        with pytest.raises(RequestError, match="the worker has 3 words of torch.float64, the server 9 words"):
+            ServerOptimizer(mine.parameters(), Client(address, 0, authkey=b"key"))
+        with joined(address, 0, 9):
+            pass
+
+
+def test_what_is_held_cannot_change_after_the_start(tmp_path):
+    first, second = nn.Parameter(vector(1)), nn.Parameter(vector(2, 3))
+    with running(tmp_path, 1) as (address, result), Client(address, 0, authkey=b"key") as client:
+        optimizer = ServerOptimizer([first, second], client)
+        with pytest.raises(RequestError, match="the server has had its parameters since the start"):
+            optimizer.add_param_group({"params": [nn.Parameter(vector(4))]})
+        second.requires_grad_(False)
+        with pytest.raises(RequestError, match="parameters were frozen or freed after the start"):
+            optimizer.step()
+        second.requires_grad_(True)
+        optimizer.step()
+        second.grad = torch.sparse_coo_tensor([[0]], [1.0], (2,), dtype=torch.float64, check_invariants=True)
+        with pytest.raises(RequestError, match="a gradient is sparse, and the server takes dense ones"):
+            optimizer.step()
+        second.grad, optimizer.param_groups[0]["lr"] = None, math.nan
+        with pytest.raises(RequestError, match="groups have the rates nan; .* finite, 0 or more"):
+            optimizer.step()
+    assert result[0].state["steps"] == 1
+
+
+@pytest.mark.parametrize(("parameters", "message"), [
+    ([], "there is no parameter to train: the list is empty"), ([torch.zeros(0)], "no parameter to train"),
+    ([nn.Parameter(torch.zeros(3), requires_grad=False)], "no parameter to train"),
+    ([torch.zeros(3), torch.zeros(3).double()], "the parameters are of torch.float32, torch.float64; all have to be"),
+    ([torch.zeros(3, dtype=torch.int64)], "the parameters are of torch.int64"),
+    ([torch.zeros(3, dtype=torch.complex64)], "the parameters are of torch.complex64"),
+    ([torch.zeros(3).to_sparse(), torch.zeros(3)], "torch.float32, torch.sparse_coo")])
+def test_parameters_that_cannot_travel_are_refused_at_both_ends(tmp_path, parameters, message):
+    with pytest.raises(RequestError, match=message):
+        serve(parameters, server_ranks.sgd(), 1, tmp_path / "s")
+    with pytest.raises(RequestError, match=message):
+        server.shard(parameters, 1)
+    if parameters:
+        with pytest.raises(RequestError, match=message):
+            ServerOptimizer(parameters, Client(tmp_path / "s", 0))
+
+
+def test_there_are_no_more_shards_than_words(tmp_path):
+    for servers in (0, -1, 4, 1.5, "2"):
+        with pytest.raises(RequestError, match=f"the number of servers {servers!r} cannot be used; .* from 1 to 3"):
+            server.shard([torch.zeros(3)], servers)
+    assert [len(part[0]) for part in server.shard([torch.zeros(3)], 3)] == [1, 1, 1]
+    for addresses in ([], [str(tmp_path / f"{number}") for number in range(4)]):
+        with pytest.raises(RequestError, match="the number of addresses .* from 1 to 3"):
+            Client(addresses, 0).join(torch.zeros(3))
+
+
+def test_an_optimizer_that_needs_a_closure_or_is_already_made_is_refused():
+    with pytest.raises(RequestError, match="LBFGS needs a closure, and the data are with the workers"):
+        made([torch.zeros(3)], torch.optim.LBFGS)
+    with pytest.raises(RequestError, match="the server's optimizer has to be a function of the parameters"):
+        made([torch.zeros(3)], torch.optim.SGD([torch.zeros(3)], 0.1))
 
 
 def test_who_takes_no_parameters_does_not_mix_up_those_of_others(tmp_path):
@@ -471,7 +801,7 @@ def test_of_several_servers_the_fewest_steps_and_the_rate_of_the_first_are_told(
     for slow in (0, 1):
         servers, addresses = [], [str(tmp_path / f"{slow}{number}") for number in range(2)]
         for number, address in enumerate(addresses):
-            state = {"parameters": torch.zeros(2).double(), "steps": 7 - 4 * number,
+            state = {"parameters": [torch.zeros(2).double()], "steps": 7 - 4 * number,
                      "optimizer": torch.optim.SGD([torch.zeros(2)], 0.1 * (1 + number)).state_dict()}
             wait = functools.partial(time.sleep, 0.3 * (number == slow))
             options = {"authkey": b"key", "state": state, "after": lambda _, wait=wait: wait()}
@@ -518,18 +848,83 @@ def test_an_address_may_be_a_host_and_a_port():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"mode": "sync"}, "unknown mode 'sync'; allowed: synchronous, ssp, asynchronous"),
-    ({"backup": 2}, "backup 2 or bound 0 is out of range with 2 workers"),
-    ({"backup": 1, "mode": "ssp"}, "synchronous only"),
-    ({"bound": -1, "mode": "ssp"}, "bound >= 0"),
+    ({"backup": 2}, r"backup \(synchronous, less than the 2 workers\) 2 cannot be used; .* a whole number from 0 to 1"),
+    ({"backup": 1, "mode": "ssp"}, "1 cannot be used; it has to be a whole number from 0 to 0"),
+    ({"backup": 1.5}, "1.5 cannot be used"), ({"backup": None}, "None cannot be used"),
+    ({"bound": -1, "mode": "ssp"}, "bound -1 cannot be used; it has to be a whole number from 0 to inf"),
+    ({"bound": math.nan, "mode": "ssp"}, "bound nan"), ({"bound": 1.5, "mode": "ssp"}, "bound 1.5"),
+    ({"workers": 0}, "workers 0 cannot be used"), ({"workers": 1.5}, "workers 1.5"),
+    ({"workers": True}, "workers True"), ({"workers": "2"}, "workers '2'"),
+    ({"compensate": math.nan}, "compensate nan"), ({"compensate": math.inf}, "compensate inf"),
+    ({"compensate": -1}, "compensate -1"),
+    ({"timeout": math.inf}, r"timeout \(seconds\) inf cannot be used; it has to be a number from 0.001 to 1e\+06"),
+    ({"timeout": math.nan}, "nan cannot be used"), ({"timeout": 0}, "0 cannot be used"), ({"timeout": -1}, "-1 cannot"),
+    ({"timeout": "5"}, "'5' cannot be used"), ({"timeout": None}, "None cannot be used"),
+    ({"authkey": "key"}, "authkey is a str; it has to be bytes"),
 ])
-def test_impossible_options_are_refused(tmp_path, options, message):
+def test_impossible_options_are_refused_before_anything_starts(tmp_path, options, message):
     with pytest.raises(RequestError, match=message):
-        serve([torch.zeros(3)], server_ranks.sgd(), 2, str(tmp_path / "s"), **options)
+        serve(**{"parameters": [torch.zeros(3)], "optimizer": server_ranks.sgd(), "workers": 2,
+                 "address": tmp_path / "s", **options})
+    assert not os.path.exists(tmp_path / "s")
+    shared = {name: value for name, value in options.items() if name in ("timeout", "authkey")}
+    if shared:
+        with pytest.raises(RequestError, match=message):
+            Client(tmp_path / "s", 0, **shared)
+
+
+def test_a_bound_may_be_infinite():
+    assert made([torch.zeros(3)], mode="ssp", bound=math.inf).bound == math.inf
+
+
+@pytest.mark.parametrize("worker", [-1, 1.0, "0", None, 2**31])
+def test_a_worker_has_a_number(tmp_path, worker):
+    with pytest.raises(RequestError, match="worker .* cannot be used; it has to be a whole number from 0"):
+        Client(tmp_path / "s", worker)
+
+
+def test_an_address_may_be_a_path(tmp_path):
+    with running(tmp_path, 1) as (address, _), joined(Path(address), 0):
+        pass
+    result = []
+    thread = threading.Thread(target=lambda: result.append(
+        serve([vector(0, 0, 0)], server_ranks.sgd(), 1, tmp_path / "p", authkey=b"key")))
+    thread.start()
+    with joined([tmp_path / "p"], 0) as client:
+        assert client.exchange(vector(1, 2, 3), 1.0).tolist() == [-1, -2, -3]
+    thread.join(20)
+    assert result[0].state["steps"] == 1 and not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(("address", "message"), [
+    (("127.0.0.1", -1), "port -1 cannot be used; it has to be a whole number from 1 to 65535"),
+    (("127.0.0.1", 0), "port 0 cannot"), (("127.0.0.1", 65536), "port 65536 cannot"),
+    (("127.0.0.1", "80"), "port '80' cannot"),
+    (("127.0.0.1",), "has to be the path of a socket file or a tuple"), ((b"h", 80), "or a tuple .host, port."),
+    ("", "has to be the path"), (5, "address 5 cannot be used"), (None, "address None"), (b"path", "address b'path'"),
+    ("a\0b", "cannot be used"),
+    ("x" * 150, "has 150 bytes; the path of a socket file may have 103: take a shorter one")])
+def test_an_address_that_is_none_is_refused_at_both_ends(address, message):
+    for start in (lambda: serve([torch.zeros(3)], server_ranks.sgd(), 1, address), lambda: Client(address, 0),
+                  lambda: Client([address], 0)):
+        with pytest.raises(RequestError, match=message) as found:
+            start()
+        assert "\n" not in str(found.value) and "killed" not in str(found.value)
+
+
+def test_a_server_has_one_address_that_exists(tmp_path):
+    for address, message in (([str(tmp_path / "s")], "a list of addresses is for the client of several servers"),
+                             (tmp_path / "none" / "s", "cannot be used .*No such file.*; take another$"),
+                             (("a" * 70 + ".example", 80), r"cannot be used .*; take another$")):
+        with pytest.raises(RequestError, match=message):
+            serve([torch.zeros(3)], server_ranks.sgd(), 1, address)
+    with pytest.raises(WorkError, match="worker 0: no server at"):  # no such host, and not even the name of one
+        Client(("a" * 70 + ".example", 80), 0, timeout=0.05).join(torch.zeros(3))
 
 
 def test_an_address_that_is_taken_or_empty_is_told(tmp_path):
     with running(tmp_path, 1) as (address, _), joined(address, 0):
-        with pytest.raises(RequestError, match="address .* cannot be used .*; take another"):
+        with pytest.raises(RequestError, match="address .* cannot be used .*; take another, or remove the file that"):
             serve([torch.zeros(3)], server_ranks.sgd(), 1, address)
         assert os.path.exists(address)
     with pytest.raises(WorkError, match="worker 0: no server at .* for 0.1 s"):

@@ -9,11 +9,11 @@ Update = namedtuple("Update", "worker clock read second staleness")
 
 
 class Report(SimpleNamespace):
-    """What a server leaves: its `parameters`; `state`, from which `serve` goes on; `updates`, gradients in the order of
-    arrival; who is `gone` (worker, second, why) or was `refused`; bytes of gradients `received`, of parameters `sent`;
-    the largest `gap` of clocks. An `Update` tells its worker, its number there (clock), the gradients that had arrived
-    when its parameters were read, the second of its arrival, and its staleness: optimizer steps between reading and
-    writing, None if it was dropped."""
+    """What a server leaves: its `parameters` (but frozen ones); `state`, from which `serve` goes on; `updates`,
+    gradients in the order of arrival; who is `gone` (worker, second, why) or was `refused`; bytes of gradients
+    `received`, of parameters `sent`; the largest `gap` of clocks. An `Update` tells its worker, its number there
+    (clock), the gradients that had arrived when its parameters were read, the second of its arrival, and its staleness:
+    optimizer steps between reading and writing, None if it was dropped or its step undone."""
 
 
 class ServerError(WorkError):

@@ -4,27 +4,30 @@ One rule for all modes: **what has arrived is applied, in the order of workers a
 optimizer, when somebody is let on.** A worker begins its gradient number c (from 0) once every other has pushed c - s
 or more. So clocks (gradients begun) are at most s apart, and s = 0 is lockstep. After Li et al. (parameter server),
 Dean et al. (Downpour) and Ho et al. (SSP). Workers are independent processes that know an address and an authkey. Of V
-bytes of parameters each of S servers (`shard`) moves 2 (V / S + FRAME) bytes per worker and step.
+bytes of parameters (frozen ones stay out) each of S servers (`shard`) moves 2 (V / S + FRAME) per worker and step.
 
 When not to use it: workers of equal speed; an all-reduce moves as many bytes per worker and has no bottleneck."""
 
-import copy
 import os
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from multiprocessing import connection
 
 import torch
 
-from labkit.errors import RequestError, choose
-from labkit.training.collectives import blocks
 from parallel import client as wire
+from parallel.checks import both, place, serving
+from parallel.kept import Kept, shard, sound
 from parallel.report import Report, ServerError, Update
 
 FRAME, Client, ServerOptimizer = wire.FRAME, wire.Client, wire.ServerOptimizer
+__all__ = ["Client", "FRAME", "Report", "Server", "ServerError", "ServerOptimizer", "Update", "serve", "shard"]
 STALLED = 5.0  # seconds within which a message that has begun must go on
 
 
@@ -37,17 +40,11 @@ class _Member:
     clock = read = steps = place = rate = 0
 
 
-def shard(parameters, servers: int) -> list[list[torch.Tensor]]:
-    """One flat part of the parameters for each server; for optimizers that work element by element."""
-    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
-    return [[flat[part]] for part in blocks(len(flat), servers)]
-
-
 @dataclass
 class Server:
     """The options of `serve`. `after` is called with it at every step: `steps` and `report()` tell how it stands."""
 
-    parameters: list  # tensors to start from, in the order in which the workers' optimizers hold them
+    parameters: list  # to start from, in the order in which the workers' optimizers hold them; frozen ones stay out
     optimizer: Callable  # called with copies of them, e.g. lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
     workers: int  # numbered from 0
     mode: str = "synchronous"  # mean; "ssp": sum, divided by the workers there are; "asynchronous": one by one
@@ -55,46 +52,41 @@ class Server:
     backup: int = 0  # synchronous: a step counts all but so many gradients; what arrives later is dropped
     authkey: bytes | None = None  # None: that of multiprocessing, which children share
     timeout: float = 30.0  # seconds in which a worker has to connect, and to push again
-    finite: bool = True  # a worker that sends NaN or infinity has failed
+    finite: bool = True  # a worker that sends NaN or infinity, or makes the server's so, has failed; see `Kept.step`
     aware: bool = False  # divide a gradient by its staleness
     compensate: float = 0.0  # lambda of delay compensation: g + lambda g g (w - w read)
     state: dict | None = None  # of a `Report`, to go on from
     after: Callable = lambda server: None
 
     def __post_init__(self):
-        choose("mode", self.mode, ("synchronous", "ssp", "asynchronous"))
-        if not 0 <= self.backup < (self.workers if self.mode == "synchronous" else 1) or not self.bound >= 0:
-            raise RequestError(f"backup {self.backup} or bound {self.bound} is out of range with {self.workers} workers"
-                               "; 0 <= backup < workers, synchronous only, and bound >= 0")
-        self.parameters = [torch.as_tensor(p).detach().cpu().clone().requires_grad_() for p in self.parameters]
-        self.optimizer, self.steps = self.optimizer(self.parameters), 0
-        if len(rates := {float(group["lr"]) for group in self.optimizer.param_groups}) > 1:
-            raise RequestError(f"the server's optimizer has the rates {', '.join(map(str, sorted(rates)))}; workers "
-                               "send one for all parameters: give all groups the same")
-        if self.state is not None:
-            torch.nn.utils.vector_to_parameters(self.state["parameters"].clone(), self.parameters)
-            self.optimizer.load_state_dict(self.state["optimizer"])
-            self.steps = self.state["steps"]
+        serving(self.mode, self.workers, self.bound, self.backup, self.compensate)
+        both(self.timeout, self.authkey)
+        self.kept = Kept(self.parameters, self.optimizer, self.state, self.finite)
         self.seen, self.began = Report(updates=[], gone=[], refused=[], received=0, sent=0, gap=0), time.monotonic()
-        self.members = {worker: _Member(self.began) for worker in range(self.workers)}
+        self.members, self.met = {worker: _Member(self.began) for worker in range(self.workers)}, deque()
         self.bound = {"synchronous": 0, "ssp": self.bound, "asynchronous": inf}[self.mode]
 
-    def flat(self) -> torch.Tensor:
-        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+    @property
+    def steps(self) -> int:
+        return self.kept.steps
 
     def report(self) -> Report:
-        self.seen.parameters, optimizer = [p.detach().clone() for p in self.parameters], self.optimizer.state_dict()
-        self.seen.state = {"parameters": self.flat(), "optimizer": copy.deepcopy(optimizer), "steps": self.steps}
+        self.seen.parameters, self.seen.state = [p.detach().clone() for p in self.kept.parameters], self.kept.state()
         return self.seen
 
-    def run(self, listener: socket.socket) -> Report:
+    def run(self, listener: socket.socket, heard) -> Report:
+        """`heard` is the end of a pipe at which `bell` is heard, rung when somebody new is in `met`."""
         while self.members:
             pipes = {member.pipe: worker for worker, member in self.members.items() if member.pipe}
             due = min(member.since for member in self.members.values() if not member.row) + self.timeout
-            ready = connection.wait([listener, *pipes], max(0.0, due - time.monotonic()))
-            for source in sorted(ready, key=lambda source: source is listener):  # first whom we know
+            ready = connection.wait([listener, heard, *pipes], max(0.0, due - time.monotonic()))
+            for source in sorted(ready, key=lambda source: source not in pipes):  # first whom we know
                 if source is listener:
-                    self._admit(listener)
+                    with suppress(OSError):  # gone again
+                        threading.Thread(target=self._meet, args=(listener.accept()[0], self.bell), daemon=True).start()
+                elif source is heard:
+                    heard.recv_bytes()
+                    self._admit(*self.met.popleft())
                 elif pipes[source] in self.members:
                     self._receive(pipes[source], self.members[pipes[source]])
             for worker, member in list(self.members.items()):
@@ -104,19 +96,25 @@ class Server:
         return self.report()
 
     def close(self, why: str = "it has ended") -> None:
-        for pipe in [member.pipe for member in self.members.values() if member.pipe]:
-            wire.dismiss(pipe, wire.REFUSED, why)
-        self.members = {}
+        for pipe in [member.pipe for member in self.members.values()] + [pipe for pipe, _ in self.met]:
+            if pipe:
+                wire.dismiss(pipe, wire.REFUSED, why)
+        self.members, self.bell = {}, None
 
-    def _admit(self, listener: socket.socket) -> None:
-        pipe = None
+    def _meet(self, sock: socket.socket, bell) -> None:
+        """Authenticate; in a thread of its own, as a stranger may be silent and must not hold up those at work."""
+        self.met.append(found := wire.meet(sock, self.authkey, STALLED))
         try:
-            pipe = wire.prove(listener.accept()[0], self.authkey, STALLED, server=True)
-            kind, worker, words, _, dtype = wire.receive(pipe, 100)
-        except wire.BROKEN as error:
-            what = "a first message that cannot be read" if pipe else "a connection without the authkey"
-            return self.seen.refused.append(f"{what} ({type(error).__name__} {error})")
-        member, flat = self.members.get(worker), self.flat()
+            bell.send_bytes(b"")
+        except OSError:  # the server has ended
+            if found[0]:
+                found[0].close()
+
+    def _admit(self, pipe, first) -> None:
+        if pipe is None:
+            return self.seen.refused.append(first)
+        kind, worker, words, _, dtype = first
+        member, flat = self.members.get(worker), self.kept.flat()
         theirs, ours = f"{words} words of {dtype.decode(errors='replace')}", f"{len(flat)} words of {flat.dtype}"
         wrong = (f"a first message is of kind {kind}, not {wire.JOIN}: to join" if kind != wire.JOIN else
                  f"there are workers 0 to {self.workers - 1}, and no {worker}" if not 0 <= worker < self.workers else
@@ -130,21 +128,27 @@ class Server:
         self._let_on({worker: member})
 
     def _receive(self, worker: int, member: _Member) -> None:
-        size = sum(p.nbytes for p in self.parameters)
+        dtype, size = self.kept.dtype, self.kept.nbytes
         try:
             kind, _, _, member.rate, body = wire.receive(member.pipe, max(size, 1000))
         except wire.BROKEN as error:
-            return self._lose(worker, f"was cut off: killed, or it ended ({type(error).__name__} {error})")
+            cut = isinstance(error, EOFError | ConnectionError)
+            what = "was cut off: killed, or it ended" if cut else "sent a message that cannot be read, or half of one"
+            return self._lose(worker, f"{what} ({type(error).__name__} {error})")
         if kind == wire.LEAVE and not body:
             self.members.pop(worker).pipe.close()
             return self._go_on()
         if kind == wire.LEAVE:
             return self._lose(worker, f"stopped: {body.decode(errors='replace')}")
-        if kind != wire.GRADIENT or member.row or len(body) != size or not 0 <= member.rate < inf:
-            return self._lose(worker, f"broke the protocol: message {kind} of {len(body)} bytes at rate {member.rate:g}"
-                              f", where one gradient of {size} bytes may come, at a rate of 0 or more")
-        gradient = torch.frombuffer(body, dtype=self.parameters[0].dtype)
-        if self.finite and not gradient.isfinite().all():
+        most = torch.finfo(dtype).max / 1000  # a step may divide by what is left of a bias correction
+        wrong = (f"a message of kind {kind}, where a gradient ({wire.GRADIENT}) may come" if kind != wire.GRADIENT else
+                 "a second gradient before the answer to its first" if member.row else
+                 f"a gradient of {len(body)} bytes; the parameters have {size}" if len(body) != size else
+                 "" if 0 <= member.rate <= most else f"the rate {member.rate:g}; allowed: 0 to {most:g}")
+        if wrong:
+            return self._lose(worker, f"broke the protocol: it sent {wrong}")
+        gradient = torch.frombuffer(body, dtype=dtype)
+        if self.finite and not sound(gradient):
             return self._lose(worker, f"sent NaN or infinity as its gradient {member.clock}")
         self.seen.received, member.place = self.seen.received + FRAME + len(body), len(self.seen.updates)
         member.row = Update(worker, member.clock, member.read, time.monotonic() - self.began, None)
@@ -182,37 +186,39 @@ class Server:
         on = {worker: member for worker, member in waiting.items() if member.clock < reach}
         group = [member for member in waiting.values() if member.gradient is not None]
         only_late = self.backup and all(member.gradient is None for member in on.values())
-        if on and group and not only_late:
-            self._apply(group)
+        if on and group and not only_late and not self._apply(group):
+            size, worker = max((member.gradient.abs().max().item(), member.row.worker) for member in group)
+            return self._lose(worker, f"sent the largest gradient, {size:g}, of a step at rate {group[0].rate:g} that "
+                              "led to NaN or infinity and was undone")
         self._let_on(on)
 
-    def _apply(self, group: list[_Member]) -> None:
-        total = torch.zeros_like(flat := self.flat())
+    def _apply(self, group: list[_Member]) -> bool:
+        """One step; False if it was undone."""
+        total = torch.zeros_like(flat := self.kept.flat())
         for member in group:
-            staleness = self.steps - member.steps
-            self.seen.updates[member.place] = member.row._replace(staleness=staleness)
+            gradient = member.gradient
             if self.compensate:
-                member.gradient += self.compensate * member.gradient**2 * (flat - member.base)
-            total += member.gradient / max(1, staleness) if self.aware else member.gradient
-            member.gradient = None
+                gradient = gradient + self.compensate * gradient**2 * (flat - member.base)
+            total += gradient / max(1, self.steps - member.steps) if self.aware else gradient
         total /= {"synchronous": len(group), "ssp": len(self.members), "asynchronous": 1}[self.mode]
-        for p, part in zip(self.parameters, total.split([p.numel() for p in self.parameters]), strict=True):
-            p.grad = part.view(p.shape)
-        for options in self.optimizer.param_groups:
-            options["lr"] = group[0].rate
-        self.optimizer.step()
-        self.steps += 1
+        steps = self.steps
+        if not self.kept.step(total, group[0].rate):
+            return False
+        for member in group:
+            self.seen.updates[member.place] = member.row._replace(staleness=steps - member.steps)
+            member.gradient = None
         self.after(self)
+        return True
 
     def _let_on(self, members: dict[int, _Member]) -> None:
-        flat = self.flat()
+        flat = self.kept.flat()
         newest = max(member.clock for member in self.members.values()) if self.backup else 0  # a late one skips steps
         for member in members.values():
             member.clock, member.row, member.since = max(member.clock + 1, newest), None, time.monotonic()
             member.read, member.steps, member.base = len(self.seen.updates), self.steps, flat
         clocks = [member.clock for member in self.members.values()]
         self.seen.gap = max(self.seen.gap, max(clocks) - min(clocks))
-        rate, lost = self.optimizer.param_groups[0]["lr"], {}
+        rate, lost = self.kept.rate, {}
         for worker, member in members.items():
             try:
                 self.seen.sent += wire.send(member.pipe, wire.PARAMETERS, flat, words=self.steps, rate=rate)
@@ -231,18 +237,14 @@ def serve(parameters, optimizer: Callable, workers: int, address, **options) -> 
 
     Raises:
         RequestError: an option or the address cannot be used. ServerError: too few workers are left."""
-    server = Server(parameters, optimizer, workers, **options)
-    with wire.open_socket(address) as listener:
+    address, server = place(address), Server(parameters, optimizer, workers, **options)
+    with wire.listening(address, workers) as listener:
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError as error:
-            raise RequestError(f"address {address} cannot be used ({error}); take another, or remove the file that a "
-                               "killed server left") from None
-        try:
-            listener.listen(workers)
-            return server.run(listener)
+            heard, server.bell = connection.Pipe(duplex=False)
+            with heard:
+                return server.run(listener, heard)
         finally:
             server.close()
             if not isinstance(address, tuple):
-                os.unlink(address)
+                with suppress(OSError):
+                    os.unlink(address)
