@@ -151,6 +151,20 @@ def test_groups_have_to_fill_all_ranks():
         cost.counts("rnig", 8, 6)
 
 
+@pytest.mark.parametrize("count, size, alpha", [(8, 0, 1.0), (8, -2, 1.0), (-8, 2, 1.0), (8.5, 2, 1.0), (8, 2.5, 1.0),
+                                                (8, 2, float("nan")), (8, 2, -1.0), (8, 2, float("inf"))])  # fmt: skip
+def test_impossible_costs_are_refused(count, size, alpha):
+    with pytest.raises(RequestError, match="words and ranks whole"):
+        cost.seconds("tree", count, size, alpha, 1.0)
+    with pytest.raises(RequestError, match="words and ranks whole"):
+        cost.best(count, size, alpha, 1.0)
+    with pytest.raises(RequestError, match="words and ranks whole"):
+        cost.lower_bound(count, size, alpha, 1.0)
+    if alpha == 1.0:
+        with pytest.raises(RequestError, match="words and ranks whole"):
+            cost.counts("hierarchical", count, size)
+
+
 # ---- two more
 
 

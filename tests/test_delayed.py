@@ -125,3 +125,12 @@ def test_every_rate_divided_by_a_delay_was_tried_at_that_delay():
             for delay in (1, 2, 4, 8, 16, 32):
                 tried = plan05.rates(delay, momentum, per_octave)
                 assert {rate / delay for rate in plan05.rates(0, momentum, per_octave)} <= set(tried)
+
+
+@pytest.mark.parametrize("delay", [-1, 0.5, math.nan])
+def test_a_delay_is_a_whole_number_of_updates(delay):
+    for use in (lambda: delayed.edge_of(delay), lambda: delayed.edge_of(delay, 0.9), lambda: delayed.radius(delay, 0.1),
+                lambda: delayed.path(delay, 0.1), lambda: delayed.found_edges([0, delay], steps=2000),
+                lambda: delayed.constant(delay, 10)):
+        with pytest.raises(RequestError, match=f"delay {delay} must be a whole number of updates, 0 or more"):
+            use()

@@ -105,3 +105,9 @@ def test_the_bisection_has_to_be_long_enough_for_its_longest_delay():
     with pytest.raises(RequestError, match="edge_steps 1000 is too few.* 64; it must be at least 2080"):
         resolve("05", "smoke", {"edge_delays": [1, 64], "edge_steps": 1000})
     assert plan05.Profile().delays[0] == 0
+
+
+def test_a_delay_is_left_for_the_exercise_to_predict():
+    with pytest.raises(RequestError, match="delays must leave out one of 1 to 32"):
+        resolve("05", "smoke", {"delays": list(range(33))})
+    assert len(resolve("05", "smoke", {"delays": list(range(32))}).delays) == 32

@@ -221,6 +221,18 @@ def test_who_waits_for_the_dead_goes_on_at_the_second_of_the_death():
     assert updates.when.tolist() == [1, 1, 2, 2, 21, 21, 22, 22]
 
 
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_whoever_is_let_go_at_one_time_is_answered_in_the_order_of_workers(bound):
+    """As by the real server. Worker 2 is as slow as a barrier: each of its gradients lets all others go on, and it
+    itself, through a port that answers one after the other."""
+    updates = asynchronous(4, 200, Compute(slow={2: 9.0}), bound=bound, link=Link(beta=0.01), size=1)
+    late = np.flatnonzero(updates.worker == 2)[:-1]
+    for push in late[bound:]:
+        begun = [updates.began[push + 1 :][updates.worker[push + 1 :] == worker][0] for worker in range(4)]
+        expected = updates.when[push] + 0.01 * np.arange(1, 5)
+        assert begun == pytest.approx(expected)
+
+
 counts = st.integers(1, 6)
 
 
@@ -260,21 +272,32 @@ def test_what_holds_for_every_order_of_updates(workers, count, kind, bound, seco
         *((lambda bad=bad: Compute(dies={0: bad}), "dies 0 or more") for bad in (math.nan, -1.0)),
         *((lambda bad=bad, name=name: Link(**{name: bad}), "alpha and beta of a link must be 0 or more")
           for bad in (math.nan, math.inf) for name in ("alpha", "beta")),
-        *((lambda bad=bad: asynchronous(2, 3, Compute(), size=bad), "bound, size") for bad in (math.nan, math.inf)),
-        (lambda: asynchronous(2, 3, Compute(), bound=math.nan), "bound, size"),
+        *((lambda bad=bad: asynchronous(2, 3, Compute(), size=bad), f"size {bad} must")
+          for bad in (math.nan, math.inf)),
+        *((lambda bad=bad: asynchronous(2, 3, Compute(), bound=bad), f"bound {bad} and .* bound: whole or inf")
+          for bad in (math.nan, 0.5)),
+        *((lambda bad=bad: asynchronous(2, bad, Compute()), f"updates {bad} whole")
+          for bad in (math.nan, math.inf, 2.5)),
+        (lambda: asynchronous(2, 3, Compute(), shards=1.5), "shards 1.5 and"),
+        *((lambda bad=bad: synchronous(2, bad, Compute()), f"steps {bad} must be whole") for bad in (math.inf, 2.5)),
+        (lambda: synchronous(2, 3, Compute(), backup=0.5), "backup 0.5 0 to 1, whole"),
+        (lambda: local_sgd(2, [1, 1.5], Compute()), "local steps must be"),
+        (lambda: gossip(np.eye(3), 2.5, Compute()), "steps 2.5 must be"),
+        (lambda: synchronous(2.5, 3, Compute()), "workers 2.5"),
+        (lambda: synchronous(2, 3, Compute(), seed=-1), "seed -1"),
         *((lambda bad=bad: synchronous(2, 3, Compute(), exchange=bad), "exchange") for bad in (math.nan, math.inf)),
         *((lambda bad=bad: gossip(np.eye(3), 5, Compute(), size=bad), "size .* is out of range")
           for bad in (math.nan, math.inf, -1.0)),
         (lambda: Compute("measured"), "samples belong to kind measured"),
         (lambda: Compute(samples=[1.0]), "samples belong to kind measured"),
-        (lambda: synchronous(4, 10, Compute(), backup=4), "backup must be 0 to 3"),
+        (lambda: synchronous(4, 10, Compute(), backup=4), "backup 4 0 to 3"),
         (lambda: synchronous(4, 0, Compute()), "local steps"),
         (lambda: local_sgd(4, [2, 0], Compute()), "local steps"),
         (lambda: synchronous(4, 10, Compute(slow={4: 2.0})), "may name workers 0 to 3 only"),
         (lambda: asynchronous(0, 10, Compute()), "workers 0"),
         (lambda: Link(beta=-1e-9), "alpha and beta of a link must be 0 or more"),
-        (lambda: asynchronous(4, 10, Compute(), bound=-1), "bound, size must be 0 or more"),
-        (lambda: asynchronous(4, 10, Compute(), shards=0), "shards, updates above 0"),
+        (lambda: asynchronous(4, 10, Compute(), bound=-1), "bound -1 and size 0.0 must be 0 or more"),
+        (lambda: asynchronous(4, 10, Compute(), shards=0), "shards 0 and updates 10 whole and 1 or more"),
         (lambda: gossip(np.ones((3, 3)), 5, Compute()), "rows that sum to 1"),
     ],
 )

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from labs import delayed, lab05
+import torch
+from labs import delayed, delayed_study, lab05
 
+import labkit
 from labkit.paths import notebooks
 from labkit.teach import check
 from labkit.teach.exercises import solution_code
@@ -116,48 +118,95 @@ def test_who_waits_wrongly_is_told_why(words):
     assert words in lab05.who_waits(WAITS[words])
 
 
-def broken(held, after, **changes):
-    return {"delay": 6, "inside": 0.05, "outside": 0.2, "taken": [0, 4], "reference": 0.9,
-            "found": {"inside": held, "outside": after}} | changes
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A short session that has trained without delay, and with a delay of 4."""
+    changes = {"delays": [0, 4], "momenta": [0.0], "train": 512, "steps": 256, "seeds": 1}
+    lab = labkit.start("05", "smoke", overrides=changes, record_to=str(tmp_path_factory.mktemp("store")))
+    delayed_study.constant_delays(lab, lab.settings, delayed.Digits.load(512))
+    return lab
 
 
-BREAKS = {
-    "both broke": broken(0.3, 0.1),
-    "both held": broken(0.9, 0.85),
-    "held outside and broke inside": broken(0.5, 0.9),
-    "not measured above": broken(0.9, 0.1, delay=4),
-    "whole delay": broken(0.9, 0.1, delay=2.5),
-    "four times": broken(0.9, 0.1, outside=0.1),
-    "leave the call": 7,
-    "without delay is nan": broken(0.9, 0.1, reference=float("nan")),
-    "without delay is 0": broken(0.9, 0.1, reference=0.0),
-    "without delay is inf": broken(0.9, 0.1, reference=float("inf")),
-    "left no accuracies": broken(float("nan"), 0.1),
-    "run the whole cell": broken(0.9, None),
-    "the two trainings": broken(0.9, 0.1, found=None),
+CHOICES = {  # (delay, inside, outside) of predictions about that session
+    "both broke": (6, 1.0, 4.0),
+    "both held": (6, 0.0075, 0.03),
+    "not measured above": (4, 0.2, 0.8),
+    "whole delay": (2.5, 0.2, 0.8),
+    "four times": (6, 0.2, 0.4),
 }
 
 
-@pytest.mark.parametrize("words", BREAKS)
-def test_a_prediction_that_failed_is_told_why(words):
-    assert words in lab05.break_it(BREAKS[words])
+def chosen(lab, *values):
+    return dict(zip(("delay", "inside", "outside"), values, strict=True)) | {"lab": lab}
 
 
-def test_the_messages_of_one_exercise_differ_and_a_good_prediction_passes(capsys):
-    for spec, mistakes in ((lab05.late_path, PATHS), (lab05.by_hand, HANDS), (lab05.who_waits, WAITS),
-                           (lab05.break_it, BREAKS)):
-        twice = ("whole delay", "run the whole cell", "the two trainings")  # said with another
-        mistakes = {words: answer for words, answer in mistakes.items() if words not in twice}
+@pytest.mark.parametrize("words", CHOICES)
+def test_a_prediction_that_failed_is_told_why(lab, words):
+    assert words in lab05.break_it(chosen(lab, *CHOICES[words]))
+
+
+def test_the_messages_of_one_exercise_differ():
+    for spec, mistakes in ((lab05.late_path, PATHS), (lab05.by_hand, HANDS), (lab05.who_waits, WAITS)):
         assert len({spec(answer) for answer in mistakes.values()}) == len(mistakes)
-    assert check("05.3", broken(0.9, 0.1)) is True
-    assert check("05.3", broken(0.9, 0.1, delay=..., inside=...)) is None
-    assert lab05.refused(broken(0, 0, delay=..., inside=...), [0]) is not None  # so the notebook trains nothing
+
+
+def test_a_good_prediction_passes_in_any_form(lab, capsys):
+    assert check("05.3", chosen(lab, 6, 0.1, 0.8)) is False  # not four times
+    for form in (float, np.float32, str, lambda value: np.array([value]), lambda value: torch.tensor([value])):
+        assert check("05.3", chosen(lab, form(6), form(0.05), form(0.2))) is True
+    assert check("05.3", chosen(lab, ..., ..., 1.0)) is None
+    assert lab05.play(chosen(lab, ..., ..., 1.0), lab) is None  # so the notebook trains nothing
+
+
+def test_no_result_is_taken_on_trust(lab, tmp_path):
+    """A forged result changes nothing, and without a session, or one that has trained, there is no verdict."""
+    forged = {"found": {"inside": 0.9, "outside": 0.1}, "reference": 0.9, "taken": [0]}
+    assert "both broke" in lab05.break_it(chosen(lab, 6, 1.0, 4.0) | forged)
+    for none in (7, forged, chosen(None, 6, 0.05, 0.2), {"lab": lab}):
+        assert "leave the call of check" in lab05.break_it(none)
+    fresh = labkit.start("05", "smoke", record_to=str(tmp_path))
+    assert "best accuracy without delay is nan" in lab05.break_it(chosen(fresh, 6, 0.05, 0.2))
 
 
 def test_a_prediction_is_right_only_where_both_sides_came_true():
-    values = (0.0, 0.5, 0.7, 0.9, 1.0, 1.5, -0.1, float("nan"), float("inf"), None, "no")
+    values = (0.0, 0.5, 0.7, 0.9, 1.0)
     for inside in values:
         for outside in values:
-            numbers = all(isinstance(value, float) and 0 <= value <= 1 for value in (inside, outside))
-            right = numbers and inside >= 0.75 * 0.9 > outside
-            assert (lab05.break_it(broken(inside, outside)) is None) is right, (inside, outside)
+            assert (lab05.judged(inside, outside, 0.9) is None) is (inside >= 0.75 * 0.9 > outside), (inside, outside)
+    assert "held outside and broke inside" in lab05.judged(0.5, 0.9, 0.9)
+
+
+def float32(delay, rate, steps):
+    w = [np.float32(1)]
+    for t in range(steps):
+        w.append(w[-1] - np.float32(rate) * w[max(t - delay, 0)])
+    return w
+
+
+def with_gradients(delay, rate, steps):
+    return torch.tensor(delayed.path(delay, rate, steps=steps), requires_grad=True)
+
+
+FORMS = {
+    "05.b1": [float32, lambda *given: np.array(float32(*given)), with_gradients,
+              lambda *given: with_gradients(*given).float()[:, None], lambda *given: list(with_gradients(*given)),
+              lambda *given: [np.array([value]) for value in float32(*given)]],
+    "05.b2": [lambda *given: torch.tensor([halved(25)(*given)]), lambda *given: np.array(halved(25)(*given))],
+    "05.1": [torch.tensor([0, 1, 1, 3, 1, 3]), np.array([0, 1, 1, 3, 1, 3.0]), torch.tensor([[0, 1, 1], [3, 1, 3]]),
+             [torch.tensor([value]) for value in (0, 1, 1, 3, 1, 3)], ["0", "1", "1", "3", "1", "3"]],
+    "05.2": [lambda p, w, s: torch.tensor(p[w] - min(p) <= s), lambda p, w, s: np.bool_(p[w] - min(p) <= s),
+             lambda p, w, s: np.array([p[w] - min(p) <= s]), lambda p, w, s: (torch.tensor(p)[w] - min(p) <= s)[None]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("id", FORMS)
+def test_what_is_right_is_right_in_any_form(id, capsys):
+    for answer in FORMS[id]:
+        assert check(id, answer) is True
+
+
+def test_what_is_no_array_of_numbers_is_told_so():
+    for wrong in (None, "w", {"w": 1.0}, 1.0, [[1.0, 2.0], [3.0]]):
+        assert "return 9 numbers" in lab05.late_path(lambda *given, wrong=wrong: wrong)
+    off = lab05.late_path(lambda delay, rate, steps: delayed.path(delay, rate, steps=steps) * (1 + 4e-5))
+    assert "after 0 updates yours is 1.00004, not 1" in off  # the two never read the same

@@ -157,7 +157,7 @@ def test_a_planted_mistake_has_its_own_message(id, words, capsys):
 
 def test_the_budget_is_kept_by_the_solution_and_counted_on_the_wire(capsys):
     mine = budget.play(solved("06.4")["choice"])
-    assert check("06.4", mine) is True
+    assert check("06.4", mine.choice) is True
     wire = sum(-(-math.prod(shape) // 5) + 4 for shape in talking.SHAPES)  # five ternary digits to a byte, one scale
     assert mine.sent == 2 * 3 * wire
 
@@ -185,20 +185,55 @@ def choice(**changes):
     ({"rate": 1e6}, "training diverged at rate 1e+06: choose a smaller one"),
     ({"tau": math.inf, "steps": math.inf}, "must be whole"),
     ({"tau": 1.5}, "must be whole"),
+    ({"tau": 10**400, "steps": 10**400}, "must be whole"),
+    ({"options": {1: 2}}, "unknown option of terngrad '1'; allowed: feedback, momentum, masking"),
+    ({"options": {"seed": 3}}, "unknown option of terngrad 'seed'"),
+    ({"options": {"name": "topk"}}, "unknown option of terngrad 'name'"),
+    ({"options": {"workers": 2}, "compressor": "powersgd"}, "of powersgd 'workers'; allowed: rank, start"),
+    ({"options": {None: 2}, "compressor": "topk"}, "unknown option of topk 'None'"),
+    ({"options": {"density": [0.1]}, "compressor": "topk"}, "option density must be a number, not [0.1]"),
+    ({"options": {"levels": 10**400}, "compressor": "qsgd"}, "option levels must be a number"),
+    ({"options": {"bucket": math.inf}, "compressor": "qsgd"}, "option bucket must be a number, not inf"),
+    ({"options": {"feedback": True}, "compressor": "randomk_scaled"}, "for use without feedback"),
+    ({"compressor": ["topk"]}, "unknown compressor \"['topk']\""),
+    ({"compressor": None}, "unknown compressor 'None'"),
+    ({"options": ["density"]}, "options a dictionary"),
 ])  # fmt: skip
 def test_a_choice_that_fails_is_told_why(changes, words):
-    assert words in budget.kept(budget.play(choice(**changes)))
+    assert words in budget.kept(choice(**changes))
+
+
+def test_a_forged_result_is_played_again(capsys):
+    for forged in (budget.Played({}, 0.9, 1.0, 1.0), budget.Played(choice(rate=1e-4), 0.9, 1.0, 1.0)):
+        assert check("06.4", forged) is False
+    assert check("06.4", budget.Played(solved("06.4")["choice"])) is True
+    assert "fill in" in budget.kept(budget.Played(choice(tau=...), 0.9, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("rate", [1e3, 1e6, 1e15, 1e30])
+def test_what_has_diverged_leaves_no_bytes(rate):
+    for name in ("none", "terngrad", "powersgd"):
+        played = budget.play(choice(compressor=name, rate=rate, tau=2, steps=8))
+        assert played.problem is None and played.validation > 0 or played.sent == math.inf
+
+
+def test_a_choice_may_be_written_in_any_form():
+    plain = choice(compressor="onebit", options={"feedback": False}, tau=8, steps=8)
+    for form in (str, np.array, torch.tensor, lambda value: np.array([value]), lambda value: torch.tensor([value])):
+        told = {name: form(plain[name]) for name in ("tau", "steps", "rate")}
+        played = budget.play(plain | told | {"options": {"feedback": np.bool_(False)}})
+        assert played.problem is None and played.sent == budget.play(plain).sent
 
 
 def test_what_is_chosen_by_is_not_what_counts():
     played = budget.Played({}, validation=0.9, test=0.79, sent=100.0)
-    assert "on the test images, which count" in budget.kept(played) and "0.79" not in budget.kept(played)
-    assert "validation accuracy is 0.790" in budget.kept(budget.Played({}, validation=0.79, test=0.9, sent=100.0))
-    assert budget.kept(budget.Played({}, validation=0.8, test=0.8, sent=100.0)) is None
+    assert "on the test images, which count" in budget.judged(played) and "0.79" not in budget.judged(played)
+    assert "validation accuracy is 0.790" in budget.judged(budget.Played({}, validation=0.79, test=0.9, sent=100.0))
+    assert budget.judged(budget.Played({}, validation=0.8, test=0.8, sent=100.0)) is None
 
 
 def test_every_compressor_that_is_named_may_be_chosen():
-    names = budget.kept(budget.play(choice(compressor="zip"))).split("allowed: ")[1].split(", ")
+    names = budget.kept(choice(compressor="zip")).split("allowed: ")[1].split(", ")
     for name in names:
         played = budget.play(choice(compressor=name, tau=2, steps=2))
         assert played.problem is None and played.sent > 0, name
@@ -206,7 +241,7 @@ def test_every_compressor_that_is_named_may_be_chosen():
 
 def test_the_fewest_bytes_that_we_know_do():
     played = budget.play(budget.KNOWN)
-    assert budget.kept(played) is None and played.sent == budget.LEAST
+    assert budget.judged(played) is None and played.sent == budget.LEAST
     assert f"{budget.LEAST:,}" in budget.standing(played)
 
 
@@ -214,5 +249,34 @@ def test_without_a_choice_there_is_no_answer(capsys):
     assert budget.play(choice(tau=..., rate=...)) is None
     assert budget.play(choice(options={"density": ...})) is None
     assert check("06.4", None) is None
-    assert "give a dictionary" in budget.kept(budget.play({"tau": 3}))
-    assert "budget.play" in budget.kept(3)
+    assert "give a dictionary" in budget.kept({"tau": 3})
+    assert "give a dictionary" in budget.kept(3)
+
+
+def stacked(make):
+    return lambda compress, gradients: make(torch.stack(solved("06.2")(compress, gradients)))
+
+
+FORMS = {
+    "06.b1": [lambda rows: solved("06.b1")(rows).double(), lambda rows: solved("06.b1")(rows).numpy(),
+              lambda rows: solved("06.b1")(rows).tolist(), lambda rows: solved("06.b1")(rows).requires_grad_()],
+    "06.2": [stacked(lambda sent: sent), stacked(lambda sent: sent.float()), stacked(lambda sent: sent.numpy()),
+             stacked(lambda sent: sent.tolist()), stacked(tuple), stacked(lambda sent: sent.clone().requires_grad_())],
+    "06.3": [lambda P, stay: torch.tensor(lab06.ring(P, stay)).float().requires_grad_(),
+             lambda P, stay: lab06.ring(P, stay).tolist(), lambda P, stay: [*lab06.ring(P, stay)]],
+    "06.1": [{key: form(value) for key, value in solved("06.1")["sent"].items()}
+             for form in (str, np.float32, lambda value: np.array([value]), lambda value: torch.tensor([[value]]))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("id", FORMS)
+def test_what_is_right_is_right_in_any_form(id, capsys):
+    for answer in FORMS[id]:
+        assert check(id, answer) is True
+
+
+@pytest.mark.parametrize("wrong", [None, "a", {"a": 1}, 3.0, torch.zeros(()), [[1.0], [2.0, 3.0]]])
+def test_what_is_no_array_is_told_so(wrong):
+    assert "return a tensor of the shape" in lab06.signs(lambda rows: wrong)
+    assert "return a list" in lab06.feedback(lambda compress, gradients: wrong)
+    assert "return a matrix 8 x 8" in lab06.mixing(lambda P, stay: wrong)

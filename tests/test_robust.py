@@ -95,3 +95,20 @@ def test_unknown_rules_and_lies_are_named():
         robust.train("mode")
     with pytest.raises(RequestError, match="unknown lie 'white'; allowed: honest, noise, reversed, nan"):
         robust.train("mean", "white")
+
+
+@pytest.mark.parametrize("liars", [-1, 0.5, float("nan")])
+def test_krum_refuses_what_is_no_number_of_liars(liars):
+    with pytest.raises(RequestError, match=f"liars {liars} must be a whole number, 0 or more"):
+        robust.krum(gradients(9), liars)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_large_gradients_of_few_bits_are_judged_as_exactly_as_small_ones(dtype):
+    """Squares of 1e4 overflow float16, and so does the sum of the middle two. The first rank is the liar."""
+    given = (1e4 * gradients(6)).clamp(-3e4, 6e4).to(dtype)
+    given[0] = -3e4
+    chosen = robust.krum(given)
+    assert chosen.dtype == dtype and any(chosen.equal(given[rank]) for rank in range(1, 6))
+    assert robust.krum_scores(given).isfinite().all()
+    assert robust.median(torch.full((4, 3), 6e4, dtype=torch.float16)).tolist() == [6e4] * 3

@@ -219,6 +219,7 @@ def test_profiles_resolve_and_refuse_what_does_not_fit():
         ({"ranks": [8], "batch": 16, "lightning": [8]}, "too small for uneven shards"),
         ({"norm_samples": [48]}, "no multiple of 48 samples"),
         ({"lightning": [3]}, "some of ranks"),
+        ({"ranks": [1], "lightning": [1]}, r"ranks \[1\] must hold a number of 2 or more"),
     ):
         with pytest.raises(RequestError, match=message):
             profiles.resolve("04", "quick", wrong)

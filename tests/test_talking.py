@@ -148,3 +148,10 @@ def test_a_job_is_calibrated_from_parts_that_real_ranks_have_measured():
     assert set(report["parts"]) == set(parts) and all(value > 0 for value in report["parts"].values())
     took = report["took"][0]  # who sends n bytes sleeps n / bandwidth at least
     assert set(took) == set(phase.WAYS) and took["dense"] > 262144 / 4e6 and took["local SGD, tau 16"] > 262144 / 64e6
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1e6, math.nan])
+def test_a_link_without_bandwidth_is_refused(bandwidth):
+    for way in phase.WAYS:
+        with pytest.raises(RequestError, match=f"bandwidth {bandwidth} must be above 0"):
+            phase.exchange(way, 4, bandwidth, phase.Job())

@@ -238,3 +238,21 @@ def test_only_versions_that_will_be_read_are_kept(task):
     updates = asynchronous(3, 200, EXPONENTIAL)
     way = virtual._single(updates, Gradients(model, LOSS), batches.begin(3), lambda update, staleness: 0.1, 0.0)
     assert max(len(way.gi_frame.f_locals["versions"]) for _ in way if way.gi_frame) <= 3
+
+
+@pytest.mark.parametrize("order", [asynchronous(3, 30, EXPONENTIAL), synchronous(3, 10, EXPONENTIAL),
+                                   local_sgd(3, [2] * 5, EXPONENTIAL)])  # fmt: skip
+@pytest.mark.parametrize("vectorised", [True, False])
+def test_what_is_frozen_stays_and_the_rest_trains_as_if_it_were_no_parameter(task, order, vectorised, monkeypatch):
+    """The same network, its first layer once frozen and once a fixed function."""
+    model, batches, probe = task
+    monkeypatch.setattr(virtual, "ALONE", virtual.ALONE if vectorised else (nn.Module,))
+    frozen, first = copied(model)[0], copied(model)[0][:2].requires_grad_(False)
+    frozen[:2].requires_grad_(False)
+    fixed = Batches(first(batches.inputs), batches.labels, batches.size, batches.seed)
+    one = train(order, frozen, LOSS, batches, 0.1, probe, momentum=0.5)
+    other = train(order, copied(model)[0][2:], LOSS, fixed, 0.1, (first(probe[0]), probe[1]), momentum=0.5)
+    close(one.parameters, other.parameters)
+    assert one.loss == pytest.approx(other.loss) and one.loss[-1] < one.loss[0]
+    with pytest.raises(RequestError, match="all parameters of the model are frozen"):
+        train(order, frozen.requires_grad_(False), LOSS, batches, 0.1, probe)

@@ -8,6 +8,7 @@ butterfly and rabenseifner fold the ranks beyond the last power of two into othe
 When not to use it: where messages share links, or where sending overlaps with adding."""
 
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
 
 from labkit.errors import RequestError, choose
@@ -21,6 +22,12 @@ class Counts(NamedTuple):
     rounds: int
     words: int
     added: int
+
+
+def _check(count, size, *prices) -> None:
+    whole = hasattr(count, "__index__") and hasattr(size, "__index__")
+    if not (whole and min(count, size - 1, *prices) >= 0 and sum(prices) < inf):
+        raise RequestError(f"{count} words, {size} ranks, prices {prices}: from 0, 1, 0 on, words and ranks whole")
 
 
 def group_size(size: int, group: int | None = None) -> int:
@@ -37,8 +44,9 @@ def group_size(size: int, group: int | None = None) -> int:
 def counts(collective: str, count: int, size: int, group: int | None = None) -> Counts:
     """Of `collective`, one of `ALL_REDUCE` or reduce_scatter, all_gather, broadcast, all_to_all, on `size` ranks.
 
-    `count` is the length in words of each rank's array, `group` the ranks per group of the hierarchical one."""
-    log, block, fold = (size - 1).bit_length(), -(-count // size), size & (size - 1) > 0
+    `count`: words of each rank's array, `group`: ranks per group of a hierarchical one. RequestError: out of range."""
+    _check(count, size)
+    log, block, fold = (int(size) - 1).bit_length(), -(-count // size), size & (size - 1) > 0
     deep, others = log - fold, size - 1
     halves = sum(-(-count // 2**level) for level in range(1, deep + 1))
     table = {
@@ -63,14 +71,16 @@ def counts(collective: str, count: int, size: int, group: int | None = None) -> 
 def seconds(collective: str, count: int, size: int, alpha: float, beta: float, gamma: float = 0,
             group: int | None = None) -> float:
     """Seconds of a collective of `count` words on `size` ranks; constants in s a message, a word sent, a word added."""
+    _check(count, size, alpha, beta, gamma)
     rounds, words, added = counts(collective, count, size, group)
     return rounds * alpha + words * beta + added * gamma
 
 
 def lower_bound(count: int, size: int, alpha: float, beta: float, gamma: float = 0) -> float:
     """Seconds that no all-reduce undercuts, as each of its terms has to be paid (Chan et al.)."""
+    _check(count, size, alpha, beta, gamma)
     share = count * (size - 1) / size
-    return (size - 1).bit_length() * alpha + 2 * share * beta + share * gamma
+    return (int(size) - 1).bit_length() * alpha + 2 * share * beta + share * gamma
 
 
 def best(count: int, size: int, alpha: float, beta: float, gamma: float = 0, among: Iterable = ALL_REDUCE) -> str:

@@ -19,8 +19,8 @@ import numpy as np
 from labkit.errors import RequestError, choose
 
 
-def _need(right: bool, otherwise: str) -> None:
-    if not right:
+def _need(right: bool, otherwise: str, *whole) -> None:
+    if not (right and all(hasattr(number, "__index__") for number in whole)):
         raise RequestError(otherwise)
 
 
@@ -55,7 +55,8 @@ class Compute:
 
     def table(self, workers: int, steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """(seconds (steps, workers), second of each worker's death)."""
-        _need(workers >= 1 and steps >= 1, f"workers {workers} and steps {steps} must be 1 or more")
+        _need(min(workers, steps, seed + 1) >= 1, f"workers {workers} and steps {steps} must be 1 or more, seed {seed} "
+              "0 or more, and all whole", workers, steps, seed)
         _need({*self.slow, *self.dies} <= {*range(workers)}, f"slow and dies may name workers 0 to {workers - 1} only")
         times = np.stack([next(self.blocks(worker, seed, steps)) for worker in range(workers)], axis=1)
         return times, np.array([self.dies.get(worker, inf) for worker in range(workers)])
@@ -121,7 +122,7 @@ def local_sgd(workers: int, periods: Sequence[int], compute: Compute, *, backup:
     """Parameters are averaged, in `exchange` seconds, after each of the numbers of local steps in `periods`: [tau] * n,
     or post-local [1] * m + [tau] * n. An update is one average, which leaves out the `backup` slowest."""
     _need(min(periods, default=0) >= 1 and 0 <= backup < workers and 0 <= exchange < inf,
-          f"there must be 1 or more local steps, backup must be 0 to {workers - 1}, exchange 0 or more seconds")
+          f"local steps must be 1+, backup {backup} 0 to {workers - 1}, whole; exchange 0 or more s", backup, *periods)
     times, deaths = compute.table(workers, sum(periods), seed)
 
     def release(step, ready):
@@ -135,6 +136,7 @@ def local_sgd(workers: int, periods: Sequence[int], compute: Compute, *, backup:
 def synchronous(workers: int, steps: int, compute: Compute, **options) -> Updates:
     """A barrier at every step; options as in `local_sgd`. The `backup` slowest gradients are dropped, and their workers
     begin anew with all others; `labkit.simulate.cost` has the `exchange` seconds of every all-reduce."""
+    _need(True, f"steps {steps} must be whole, local steps of one each", steps)
     return local_sgd(workers, [1] * steps, compute, **options)
 
 
@@ -145,11 +147,12 @@ def asynchronous(workers: int, updates: int, compute: Compute, *, bound: float =
     With a finite `bound` s it is stale-synchronous: a worker begins its gradient number c (from 0) when every living
     worker has pushed at least c - s. So it sees all gradients numbered below c - s, the numbers being computed at one
     time differ by s at most, and s = 0 is lockstep (others count pushed gradients: those differ by s + 1 at most).
-    A server has one port in and one out, first come, first served; each of the `shards` carries size / shards bytes.
-    An answer holds what was applied when the worker got leave to go on, then queues. A death is noticed when
-    the message on the port is through."""
-    _need(bound >= 0 and 0 <= size < inf and min(shards, updates) >= 1,
-          "bound, size must be 0 or more (size: and finite); shards, updates above 0")
+    A server has one port in and one out, first come, first served (of those let go at one time, as by the real server,
+    in the order of workers); each of the `shards` carries size / shards bytes. An answer holds what was applied when
+    the worker got leave to go on, then queues. A death is noticed when the message on the port is through."""
+    _need(bound >= 0 and bound in (inf, bound // 1) and 0 <= size < inf and min(shards, updates) >= 1,
+          f"bound {bound} and size {size} must be 0 or more (size: finite, bound: whole or inf), shards {shards} and "
+          f"updates {updates} whole and 1 or more", shards, updates)
     last, links = compute.table(workers, 1, seed)[1].tolist(), [link(worker) for worker in range(workers)]
     take = [chain.from_iterable(b.tolist() for b in compute.blocks(w, seed, 256)).__next__ for w in range(workers)]
     start, end, version, pushed = ([0] * workers for _ in range(4))
@@ -189,7 +192,7 @@ def asynchronous(workers: int, updates: int, compute: Compute, *, bound: float =
         else:
             alive -= 1
             _need(alive > 0, f"all workers are dead after {done} of {updates} updates")
-        for worker in leave(who) if bound < inf else [who] * (who >= 0):
+        for worker in sorted(leave(who)) if bound < inf else [who] * (who >= 0):
             free_out = (now if now > free_out else free_out) + port[worker]
             begin(worker, free_out + links[worker].alpha)
     when, workers_of, read, began, ended = np.array(rows).reshape(-1, 5).T.copy()

@@ -1,20 +1,21 @@
 """The budget of exercise 06.4: a choice of what to say is trained, and what it sent is counted on the wire."""
 
 import functools
+import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, fields
 
-from labkit.errors import RequestError
-from labs import talking
-from labs.answers import number
+from labkit.errors import RequestError, WorkError, choose
+from labkit.training.compression import Memory
+from labs import compressors, talking
+from labs.answers import number, truth
 
 WORKERS = 4
 BUDGET, GOAL, LONGEST = 10_000, 0.80, 512  # bytes a worker, accuracy, steps
 KNOWN = {"compressor": "terngrad", "options": {}, "tau": 512, "rate": 0.05, "steps": 512}
 LEAST, TRIED = 4_032, 1_638  # bytes of KNOWN; the choices of a grid of which it passes with the fewest
-SWITCHES = ("feedback", "masking", "scale")  # options that are True or False; all others are numbers
+SWITCHES = ("feedback", "masking")  # options that are True or False; all others are numbers
 WHOLE = ("levels", "bucket", "bits", "stage", "rank", "start")
 
 
@@ -46,16 +47,17 @@ def play(choice) -> Played | None:
     if problem := _problem(choice):
         return Played(dict(choice), problem=problem)
     tau, steps, rate = (number(choice[name]) for name in ("tau", "steps", "rate"))
-    options = {name: int(value) if name in WHOLE else value for name, value in choice["options"].items()}
+    options = {name: truth(value) if name in SWITCHES else int(number(value)) if name in WHOLE else number(value)
+               for name, value in choice["options"].items()}
     if choice["compressor"] == "powersgd":  # torch's begins with two whole exchanges, the paper's with none
         options = {"start": 0, **options}
     method = talking.Method("yours", choice["compressor"], options, int(tau))
     try:
         run = talking.compressed(_digits(), method, [rate], workers=WORKERS, steps=int(steps))
-    except RequestError as error:
+    except (RequestError, WorkError) as error:
         return Played(dict(choice), problem=str(error))
-    if not all(part.isfinite().all() for part in run.weights):
-        return Played(dict(choice), sent=run.sent, problem=f"training diverged at rate {rate:g}: choose a smaller one")
+    if not run.validation[0] > 0 or not all(part.isfinite().all() for part in run.weights):  # 0: scores overflow
+        return Played(dict(choice), problem=f"training diverged at rate {rate:g}: choose a smaller one")
     return Played(dict(choice), float(run.validation[0]), float(run.test[0]), run.sent)
 
 
@@ -76,20 +78,39 @@ def _problem(choice: Mapping) -> str | None:
         return f"tau and steps must be whole, 1 <= tau <= steps <= {LONGEST}"
     if not 0 < rate < math.inf or not isinstance(choice["options"], Mapping):
         return "rate must be above 0, and options a dictionary such as {'density': 0.01}"
+    try:
+        choose("compressor", choice["compressor"], compressors.NAMES)
+        for name in choice["options"]:
+            choose(f"option of {choice['compressor']}", name, options_of(choice["compressor"]))
+    except RequestError as error:
+        return str(error)
     for name, value in choice["options"].items():
-        if name in SWITCHES and not isinstance(value, bool):
+        if name in SWITCHES and truth(value) is None:
             return f"option {name} must be True or False, not {value!r}"
-        if name not in SWITCHES and (isinstance(value, bool) or not isinstance(value, Real)):
+        if name not in SWITCHES and not math.isfinite(number(value)):
             return f"option {name} must be a number, not {value!r}"
-        if name in WHOLE and value != value // 1:
+        if name in WHOLE and number(value) % 1:
             return f"option {name} must be a whole number, not {value!r}"
     return None
 
 
+def options_of(name: str) -> list[str]:
+    """What may be chosen of a compressor: arguments of its maker, and of the memory that it comes with."""
+    make, memory = compressors.NAMES[name]
+    kept = [field.name for field in fields(Memory)] if isinstance(memory, Memory) else []
+    return [*inspect.signature(make).parameters, *kept]
+
+
 def kept(answer) -> str | None:
-    """What is wrong with what `play` returned; None: goal and budget are met."""
-    if not isinstance(answer, Played):
-        return "check what budget.play(choice) returned"
+    """What is wrong with a choice, which is played here, whatever was found before; None: goal and budget are met."""
+    choice = answer.choice if isinstance(answer, Played) else answer
+    return judged(play(choice))
+
+
+def judged(answer: Played | None) -> str | None:
+    """What is wrong with what `play` returned."""
+    if answer is None:
+        return "fill in the whole choice"
     if answer.problem:
         return answer.problem
     if answer.sent > BUDGET:

@@ -28,12 +28,14 @@ def _sparse(choose_places) -> Compressor:
         values = wire[0].to(like.dtype)
         return values.new_zeros(like.numel()).scatter(0, wire[1].long(), values).view_as(like)
 
-    return Compressor(encode, decode, fixed=False)
+    return compressors.sure(Compressor(encode, decode, fixed=False))
 
 
 def threshold(tau: float) -> Compressor:
     """+tau or -tau where |g| > tau, as one int32 each: 2 index + (1 if negative). After Strom; needs feedback. `tau`
     has the unit of a gradient."""
+    if not 0 < tau < math.inf:
+        raise RequestError(f"tau {tau} must be above 0 and finite")
 
     def encode(tensor, generator=None):
         flat = tensor.flatten()
@@ -48,7 +50,7 @@ def threshold(tau: float) -> Compressor:
         signs = (1 - 2 * (wire[0] % 2)).to(like.dtype)
         return signs.new_zeros(like.numel()).scatter(0, wire[0].long() // 2, tau * signs).view_as(like)
 
-    return Compressor(encode, decode, fixed=False)
+    return compressors.sure(Compressor(encode, decode, fixed=False))
 
 
 class AdaComp(State):
@@ -56,8 +58,8 @@ class AdaComp(State):
     the bin: one entry a bin or more. Here as float32 and int32; its quantisation of the values is left out."""
 
     def __init__(self, width: int = 50, seed: int = 0, worker: int | None = None, group=None):
+        self.width = compressors.whole("width", width, 1)
         super().__init__(_sparse(lambda flat: flat != 0), Memory(feedback=True), seed, worker, group)
-        self.width = width
 
     def wire(self, key, gradient):
         kept = self.kept.setdefault(key, {})

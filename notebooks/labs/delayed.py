@@ -16,9 +16,16 @@ from labs.rules_asynchronous import edge
 GONE = 100.0  # a training loss above this, and a quadratic grown by this factor, are counted as diverged
 
 
+def late(delay):
+    """`delay`, or a RequestError where it is no whole number of updates."""
+    if not (delay >= 0 and delay % 1 == 0):
+        raise RequestError(f"delay {delay} must be a whole number of updates, 0 or more")
+    return delay
+
+
 def path(delay: int, rate: float, momentum: float = 0.0, steps: int = 120) -> np.ndarray:
     """Distances [steps + 1] from the minimum of a quadratic of curvature 1, started at 1; infinite once beyond 1e6."""
-    w, velocity = [1.0], 0.0
+    w, velocity, delay = [1.0], 0.0, late(delay)
     for step in range(steps):
         velocity = momentum * velocity + rate * w[max(step - delay, 0)]
         w.append(w[-1] - velocity if abs(w[-1]) < 1e6 else math.inf)
@@ -47,7 +54,7 @@ def grows(delays: np.ndarray, rates: np.ndarray, momentum: float, steps: int) ->
 
 def found_edges(delays: Sequence[int], momentum: float = 0.0, steps: int = 8000, halvings: int = 22) -> np.ndarray:
     """Largest stable rate x curvature for each delay: bisection, every trial a run of `steps` updates."""
-    delays = np.asarray(delays)
+    delays = np.asarray([late(delay) for delay in delays])
     low, high = np.zeros(len(delays)), np.full(len(delays), 2.0 * (1 + momentum) + 0.1)
     for _ in range(halvings):
         trial = (low + high) / 2
@@ -59,9 +66,8 @@ def found_edges(delays: Sequence[int], momentum: float = 0.0, steps: int = 8000,
 def radius(delay: int, rate: float, momentum: float = 0.0) -> float:
     """Largest modulus of the roots of z^n - (1 + m) z^(n-1) + m z^(n-2) + rate z^(n-1-delay), n = max(delay, 1) + 1: by
     how much w grows per update, on curvature 1. Stable below 1."""
-    n = max(delay, 1) + 1
-    polynomial = np.zeros(n + 1)
-    polynomial[:3] = 1.0, -(1 + momentum), momentum
+    n = max(late(delay), 1) + 1
+    polynomial = np.array([1.0, -(1 + momentum), momentum, *[0.0] * (n - 2)])
     polynomial[1 + delay] += rate
     return float(np.abs(np.roots(polynomial)).max())
 
@@ -69,7 +75,7 @@ def radius(delay: int, rate: float, momentum: float = 0.0) -> float:
 def edge_of(delay: int, momentum: float = 0.0) -> float:
     """The edge from theory: the formula without momentum, else where the radius leaves 1."""
     if momentum == 0:
-        return float(edge(delay))
+        return float(edge(late(delay)))
     low, high = 0.0, 2.0 * (1 + momentum) + 0.1
     for _ in range(45):
         middle = (low + high) / 2
@@ -109,8 +115,7 @@ class Digits:
 
         from labkit.datasets import images
 
-        data = images.load("mnist5k", train=train)
-        parts = []
+        data, parts = images.load("mnist5k", train=train), []
         for x, y in ((data.train_x, data.train_y), (data.validation_x, data.validation_y), (data.test_x, data.test_y)):
             x = (torch.from_numpy(x).flatten(1).float() / 255 - data.mean) / data.std
             parts.append((x, torch.from_numpy(y)))
@@ -205,12 +210,9 @@ def train(digits: Digits, read: Sequence[int], rates: Sequence[float], momenta: 
     """Train arms along an order of updates; all see the same batches, drawn with replacement.
 
     Args:
-        read: for update t the number of updates that its parameters held, `read[t] <= t`; so t - read[t] is its delay.
+        read: updates that the parameters of update t held, 0 to t (else a RequestError); so t - read[t] is its delay.
         momenta: one for each rate, or one for all.
-        every: updates between two evaluations on the probe. target: an arm whose loss there is this or less stops.
-
-    Raises:
-        RequestError: an update reads parameters that do not exist yet."""
+        every: updates between two evaluations on the probe. target: an arm whose loss there is this or less stops."""
     import torch
 
     read = np.asarray(read)
@@ -221,16 +223,14 @@ def train(digits: Digits, read: Sequence[int], rates: Sequence[float], momenta: 
     arms, alive, readers = Arms(digits, rates, momenta, seed), np.arange(len(rates)), defaultdict(list)
     for step, version in enumerate(read.tolist()):
         readers[version].append(step)
-    steps, losses, scores = [0], [arms.losses(digits.probe)], np.zeros((2, len(rates)))
-    queue: dict[int, list] = {}
+    steps, losses, scores, queue = [0], [arms.losses(digits.probe)], np.zeros((2, len(rates))), {}
     for step in range(len(read)):
         for reader in readers[step]:  # whoever read these parameters computes now, and writes later
             queue[reader] = arms.gradient(digits.train[0][rows[reader]], digits.train[1][rows[reader]])
         arms.apply(queue.pop(step))
         if (step + 1) % every and step + 1 < len(read):
             continue
-        now = arms.losses(digits.probe)
-        row = np.where(np.isfinite(losses[-1]), math.nan, losses[-1])
+        now, row = arms.losses(digits.probe), np.where(np.isfinite(losses[-1]), math.nan, losses[-1])
         row[alive] = np.where(now < GONE, now, math.inf)
         steps.append(step + 1)
         losses.append(row)
@@ -247,4 +247,4 @@ def train(digits: Digits, read: Sequence[int], rates: Sequence[float], momenta: 
 
 def constant(delay: int, steps: int) -> np.ndarray:
     """What updates read if each gradient is `delay` updates old (at the start, as old as can be)."""
-    return np.maximum(np.arange(steps) - delay, 0)
+    return np.maximum(np.arange(steps) - late(delay), 0)

@@ -6,12 +6,14 @@ from itertools import product
 
 import numpy as np
 
+from labkit.lab import Lab
 from labkit.teach.exercises import exercise
-from labs import delayed
-from labs.answers import number
+from labs import delayed, delayed_study
+from labs.answers import array, items, number, truth
 from labs.async_tables import counted
 
 ORDER = "ABACAB"  # 05.1: who writes, in order; all read at the start, and again after each writing of their own
+CHOICE = {"delay", "inside", "outside"}
 SHARE = 0.75  # 05.3: of the best validation accuracy without delay; a training that has less has broken
 
 
@@ -27,11 +29,13 @@ def staleness(order) -> list[int]:
 def late_path(answer):
     """A function (delay, rate, steps) -> distances after 0 .. steps updates."""
     for delay, rate, steps in ((0, 0.5, 8), (3, 0.3, 20), (1, 0.7, 10), (5, 0.4, 30)):
-        found, right = np.asarray(answer(delay, rate, steps), float), delayed.path(delay, rate, steps=steps)
-        asked = f"delay {delay}, rate {rate:g}, {steps} updates"
-        if found.shape != right.shape:
-            return f"{asked}: return {steps + 1} numbers, the start 1.0 among them; yours has shape {found.shape}"
-        if np.allclose(found, right, rtol=1e-9, atol=1e-12):
+        given, right = answer(delay, rate, steps), delayed.path(delay, rate, steps=steps)
+        found, asked = array(given), f"delay {delay}, rate {rate:g}, {steps} updates"
+        if found is None or found.size != right.size:
+            yours = f"a {type(given).__name__}" if found is None else f"{found.size} in shape {found.shape}"
+            return f"{asked}: return {steps + 1} numbers, the start 1.0 among them; yours: {yours}"
+        found, near = found.ravel(), {"rtol": 1e-5, "atol": 1e-5 * np.abs(right).max()}  # float32 will do
+        if np.allclose(found, right, **near):
             continue
         slips = ((delayed.path(0, rate, steps=steps), "the gradient is taken where w is now, not where it was"),
                  (delayed.path(delay + 1, rate, steps=steps), "the gradient is one update too old: w[t - delay]"),
@@ -40,10 +44,10 @@ def late_path(answer):
             slips += ((delayed.path(delay - 1, rate, steps=steps), "the gradient is one update too young"),
                       (waits_at_start(delay, rate, steps), "it waits for the first gradients: at the start, the oldest "
                        "parameters that exist, w[0], are used"))
-        why = next((why for wrong, why in slips if np.allclose(found, wrong, rtol=1e-9, atol=1e-12)), None)
-        at = int(np.flatnonzero(~np.isclose(found, right, rtol=1e-9, atol=1e-12))[0])
+        why = next((why for wrong, why in slips if np.allclose(found, wrong, **near)), None)
+        at = int(np.flatnonzero(~np.isclose(found, right, **near))[0])
         why = f": {why}" if why else ""
-        return f"{asked}: after {counted(at, 'update')} yours is {found[at]:.4g}, not {right[at]:.4g}{why}"
+        return f"{asked}: after {counted(at, 'update')} yours is {found[at]:.6g}, not {right[at]:.6g}{why}"
     return None
 
 
@@ -79,8 +83,8 @@ def bisection(answer):
 
 def by_hand(answer):
     """A list of six numbers."""
-    right = staleness(ORDER)
-    if not isinstance(answer, (list, tuple, np.ndarray)) or len(answer) != len(right):
+    right, answer = staleness(ORDER), items(answer)
+    if answer is None or len(answer) != len(right):
         return f"give a list of {len(right)} numbers, one for each writing"
     found = [number(part) for part in answer]
     none = next((n for n, part in enumerate(found) if not math.isfinite(part)), None)
@@ -108,14 +112,12 @@ def who_waits(answer):
     cases += [([7, 7, 7, 7], 2, 0), ([10, 12, 13], 2, 2), ([10, 12, 13], 2, 3)]
     mine = []
     for pushed, worker, bound in cases:
-        value = answer(list(pushed), worker, bound)
-        if isinstance(value, np.bool_):
-            value = bool(value)
-        if not isinstance(value, bool):
+        value = truth(answer(list(pushed), worker, bound))
+        if value is None:
             return "return True or False"
         mine.append(value)
-    truth = [pushed[worker] - min(pushed) <= bound for pushed, worker, bound in cases]
-    if mine == truth:
+    right = [pushed[worker] - min(pushed) <= bound for pushed, worker, bound in cases]
+    if mine == right:
         return None
     slips = (([p[w] - min(p) < s for p, w, s in cases], "with bound 0 nobody could ever begin: <=, not <; "
               "the next gradient's number is pushed[worker], as numbers count from 0"),
@@ -126,7 +128,7 @@ def who_waits(answer):
     for wrong, why in slips:
         if mine == wrong:
             return why
-    at = next(n for n, pair in enumerate(zip(mine, truth, strict=True)) if pair[0] != pair[1])
+    at = next(n for n, pair in enumerate(zip(mine, right, strict=True)) if pair[0] != pair[1])
     pushed, worker, bound = cases[at]
     return (f"pushed {pushed}, worker {worker}, bound {bound}: yours says {mine[at]}; the slowest has pushed "
             f"{min(pushed)}, this one {pushed[worker]}")
@@ -142,21 +144,37 @@ def refused(answer, taken) -> str | None:
     return None
 
 
+def play(choice, lab: Lab) -> dict | None:
+    """Validation accuracies {inside, outside} that come of a choice {delay, inside, outside} with this session's
+    settings and seed; None if it cannot be tried."""
+    if refused(choice, lab.settings.delays) is not None:
+        return None
+    delay, *rates = (number(choice[key]) for key in ("delay", "inside", "outside"))
+    order, digits = delayed.constant(int(delay), lab.settings.steps), delayed.Digits.load(lab.settings.train)
+    run = delayed.train(digits, order, rates, seed=lab.seeds[0], every=64)
+    return dict(zip(("inside", "outside"), run.validation.tolist(), strict=True))
+
+
+def reference(lab: Lab) -> float:
+    """The best validation accuracy of this session without delay and momentum; NaN if there is none."""
+    return float(delayed_study.accuracy(list(lab.used.values()), 0.0, 0).max())
+
+
 def break_it(answer):
-    """{delay, inside, outside, taken: delays measured before, found: {inside, outside}, reference}: rates chosen, and
-    the validation accuracies that came of them. Right only if both accuracies are numbers and on their sides."""
-    if not isinstance(answer, Mapping) or not {"delay", "inside", "outside", "taken", "reference"} <= set(answer):
+    """{delay, inside, outside, lab: the session}: the choice is trained here, whatever the notebook has seen of it."""
+    if not isinstance(answer, Mapping) or not isinstance(answer.get("lab"), Lab) or not CHOICE <= set(answer):
         return "leave the call of check as it is"
-    if (problem := refused(answer, answer["taken"])) is not None:
+    lab = answer["lab"]
+    if (problem := refused(answer, lab.settings.delays)) is not None:
         return problem
-    need, found = SHARE * number(answer["reference"]), answer.get("found")
-    if not 0 < need <= SHARE:
-        return (f"the best accuracy without delay is {answer['reference']}, no number above 0: run the trainings "
-                "above, with 0 among `delays` and among `momenta`")
-    inside, outside = (number(found.get(key)) if isinstance(found, Mapping) else math.nan
-                       for key in ("inside", "outside"))
-    if not (0 <= inside <= 1 and 0 <= outside <= 1):
-        return "the two trainings left no accuracies: run the whole cell again, as it was"
+    best = reference(lab)
+    return judged(**play(answer, lab), best=best) if best > 0 else (
+        f"the best accuracy without delay is {best}, no number above 0: run the trainings above")
+
+
+def judged(inside: float, outside: float, best: float) -> str | None:
+    """Validation accuracies against the `best` one without delay: None if both are on their sides."""
+    need = SHARE * best
     told = f"accuracy {inside:.2f} inside, {outside:.2f} outside, {need:.2f} is needed to hold"
     if inside < need and outside < need:
         return f"both broke ({told}): your edge is too high, or the inner rate so low that it got nowhere in time"

@@ -8,7 +8,7 @@ import torch
 
 from labkit.teach.exercises import exercise
 from labs import budget, compressors, talking
-from labs.answers import number
+from labs.answers import array, number
 
 NEAR = 0.002  # relative
 WORKERS, ROWS, WORDS = 4, 100, 100_000  # of 06.1
@@ -63,10 +63,11 @@ def by_hand(answer):
 
 def _tensor(value, like: torch.Tensor):
     """As a tensor of that shape, or what is wrong with it."""
-    if not isinstance(value, (torch.Tensor, np.ndarray)) or tuple(value.shape) != tuple(like.shape):
-        shape = getattr(value, "shape", type(value).__name__)
+    found = array(value)
+    if found is None or found.shape != tuple(like.shape):
+        shape = f"a {type(value).__name__}" if found is None else list(found.shape)
         return f"return a tensor of the shape of what was given, {list(like.shape)}; yours: {shape}"
-    return torch.as_tensor(value).to(like.dtype)
+    return torch.tensor(found, dtype=like.dtype)
 
 
 def signs(answer):
@@ -129,13 +130,14 @@ def feedback(answer):
         found = answer(largest, gradients)
         if any(not torch.equal(now, before) for now, before in zip(gradients, kept, strict=True)):
             return "the gradients that were given are changed: add into a new tensor, not in place"
+        found = list(found) if getattr(found, "shape", ()) else found  # stacked
         if not isinstance(found, (list, tuple)) or len(found) != steps:
             return f"return a list of what is sent, step by step: its length is that of the gradients, here {steps}"
-        found = [_tensor(part, gradients[0]) for part in found]
+        found, near = [_tensor(part, gradients[0]) for part in found], {"atol": 1e-5}  # float32 will do
         if wrong := next((part for part in found if isinstance(part, str)), None):
             return wrong
         right = with_feedback(largest, gradients)
-        if all(torch.allclose(mine, truth) for mine, truth in zip(found, right, strict=True)):
+        if all(torch.allclose(mine, truth, **near) for mine, truth in zip(found, right, strict=True)):
             continue
         slips = (
             (gradients, "these are the gradients as they are, nothing is compressed: what is sent must be "
@@ -147,10 +149,10 @@ def feedback(answer):
              "the rest still holds what was sent: subtract it"),
             (with_feedback(largest, gradients, sign=-1.0), "the rest is taken away from the next gradient: add it"))
         for wrong, why in slips:
-            if all(torch.allclose(mine, other) for mine, other in zip(found, wrong, strict=True)):
+            if all(torch.allclose(mine, other, **near) for mine, other in zip(found, wrong, strict=True)):
                 return why
-        first = next(at for at, part in enumerate(found) if not torch.allclose(part, right[at]))
-        lost = ("" if torch.allclose(sum(found), sum(gradients)) else
+        first = next(at for at, part in enumerate(found) if not torch.allclose(part, right[at], **near))
+        lost = ("" if torch.allclose(sum(found), sum(gradients), **near) else
                 ", and all gradients minus all that was sent must be the last rest")
         return f"step {first} (from 0) is the first that differs: what is sent must be compress(gradient + rest){lost}"
     return None
@@ -165,10 +167,11 @@ def ring(size: int, stay: float) -> np.ndarray:
 def mixing(answer):
     """A function (P, stay) -> W [P, P]."""
     for size, stay in ((8, 1 / 3), (5, 0.5), (3, 0.2), (2, 0.5)):
-        found, right = np.asarray(answer(size, stay), dtype=float), ring(size, stay)
-        asked = f"P = {size}, stay = {stay:.3g}"
-        if found.shape != right.shape:
-            return f"{asked}: return a matrix {size} x {size}; yours has shape {found.shape}"
+        given, right = answer(size, stay), ring(size, stay)
+        found, asked = array(given), f"P = {size}, stay = {stay:.3g}"
+        if found is None or found.shape != right.shape:
+            yours = f"is a {type(given).__name__}" if found is None else f"has shape {found.shape}"
+            return f"{asked}: return a matrix {size} x {size}; yours {yours}"
         if np.allclose(found, right):
             continue
         turn = np.roll(np.eye(size), 1, axis=0)

@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 
 from labkit.errors import RequestError
 from labkit.training.averaging import LocalSGD
-from labkit.training.wrapper import Wrapper, assign, check_finite, flatten, world
+from labkit.training.wrapper import Wrapper, assign, check_finite, check_number, flatten, world
 
 
 class BlockMomentum(LocalSGD):
@@ -28,7 +28,9 @@ class BlockMomentum(LocalSGD):
                  buffers=()):
         super().__init__(inner, period, buffers=buffers)
         self.momentum = 1 - 1 / world()[1] if momentum is None else momentum
-        if not 0 <= self.momentum < 1 or rate <= 0:
+        check_number("momentum", self.momentum, 0, whole=False)
+        check_number("rate", rate, 0, whole=False)
+        if not 0 <= self.momentum < 1 or not 0 < rate < float("inf"):
             raise RequestError(f"momentum {self.momentum} must be in [0, 1) and rate {rate} above 0")
         self.rate, self.nesterov, self.block, self.speed, self.start = rate, nesterov, None, None, None
 
@@ -36,6 +38,7 @@ class BlockMomentum(LocalSGD):
         if self.block is None:
             self.block = self.start = flatten(self.mixed)
             self.speed = torch.zeros_like(self.block)
+        self.check_size(len(self.block))
 
     def after(self):
         super().after()
@@ -70,13 +73,20 @@ class AsynchronousElastic(Wrapper):
 
     def __init__(self, inner, client, period: int = 8, alpha: float = 0.1, buffers=()):
         super().__init__(inner, buffers)
-        if period < 1 or not 0 < alpha < 1:
-            raise RequestError(f"period {period} must be 1 or more, and alpha {alpha} between 0 and 1")
-        self.client, self.period, self.alpha = client, period, alpha
-        assign(self.mixed, client.join(flatten(self.mixed).cpu()))
+        check_number("period", period, 1)
+        check_number("alpha", alpha, 0, whole=False)
+        if not 0 < alpha < 1:
+            raise RequestError(f"alpha {alpha} must be between 0 and 1")
+        start = flatten(self.mixed)
+        self.client, self.period, self.alpha, self.size = client, period, alpha, len(start)
+        assign(self.mixed, client.join(start.cpu()))
+
+    def __getstate__(self):
+        raise RequestError("this worker's client of the server cannot be copied; make another of the copied optimizer")
 
     def before(self):
         if self.steps and self.steps % self.period == 0:
+            self.check_size(self.size)
             here = flatten(self.mixed)
             moved = self.client.exchange(here.clone().cpu(), self.alpha).to(here)
             assign(self.mixed, here.lerp((moved - self.alpha * here) / (1 - self.alpha), self.alpha))
@@ -109,6 +119,9 @@ class Pairwise(Wrapper):
         for p, part in zip(self.parameters, row.split([p.numel() for p in self.parameters]), strict=True):
             p.data = part.view_as(p)
 
+    def __getstate__(self):
+        raise RequestError("a row of the shared table and its locks cannot be copied; make another on each rank")
+
     def _hold(self, ranks, how: str) -> None:
         import fcntl
 
@@ -118,6 +131,7 @@ class Pairwise(Wrapper):
     def step(self, closure=None):
         with torch.enable_grad():
             loss = closure() if closure is not None else None
+        self.check_size(self.table.shape[1])
         check_finite(self.table[self.rank], "parameters")
         others = [rank for rank in range(len(self.table)) if rank != self.rank]
         pair = {self.rank, int(self.draw.choice(others))} if others else {self.rank}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from labkit.errors import RequestError
 from labkit.simulate import cost, events
 from labkit.training.gossip import one_peer
 from labs import compressors, talking_ranks, virtual_gossip
@@ -67,8 +68,10 @@ def wire(way: str, job: Job) -> float:
 
 def exchange(way: str, workers: int, bandwidth: float, job: Job) -> float:
     """Seconds of one exchange: the cheapest all-reduce, or an all-gather by a ring with its encoding and the decoding
-    of everyone's wires; a message to one neighbour for gossip."""
+    of everyone's wires; a message to one neighbour for gossip. RequestError: no bandwidth, of bytes a second."""
     name, *_ = WAYS[way]
+    if not bandwidth > 0:
+        raise RequestError(f"bandwidth {bandwidth} must be above 0 bytes a second")
     byte = 1 / bandwidth + job.beta
     if name is None:
         return job.alpha + 4 * job.words * byte

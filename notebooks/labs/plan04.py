@@ -42,6 +42,8 @@ class Profile:
     norm_seeds: int = setting(1, "seeds there", least=1)
 
     def __post_init__(self):
+        if max(self.ranks) < 2:
+            raise RequestError(f"ranks {self.ranks} must hold a number of 2 or more: one has nobody to talk to")
         for size in self.ranks:
             if self.batch % size:
                 raise RequestError(f"batch {self.batch} is no multiple of {size} ranks; choose one that is")

@@ -43,6 +43,8 @@ class Profile:
             given = getattr(self, name)
             if 0 not in given:
                 raise RequestError(f"{name} {given} must hold 0, which all others are compared with")
+        if {*range(1, 33)} <= {*self.delays}:
+            raise RequestError("delays must leave out one of 1 to 32, which exercise 05.3 predicts")
         least = 32 * (max(self.edge_delays) + 1)
         if self.edge_steps < least:
             raise RequestError(f"edge_steps {self.edge_steps} is too few for the longest of edge_delays, "

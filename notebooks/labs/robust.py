@@ -24,15 +24,17 @@ def median(gradients: Tensor) -> Tensor:
     each entry is within the range of the honest ones. Of an even number of ranks the mean of the middle two."""
     ordered = gradients.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf).sort(0).values
     ranks = len(gradients)
-    return (ordered[(ranks - 1) // 2] + ordered[ranks // 2]) / 2
+    return ordered[(ranks - 1) // 2] / 2 + ordered[ranks // 2] / 2  # a sum of float16 may overflow
 
 
 def krum_scores(gradients: Tensor, liars: int = 1) -> Tensor:
-    """[ranks, n] -> [ranks]: the sum of the squared distances to the ranks - liars - 2 nearest others.
+    """[ranks, n] -> [ranks], float64: the sum of the squared distances to the ranks - liars - 2 nearest others.
 
     Raises:
-        RequestError: fewer than 2 liars + 3 ranks."""
-    ranks = len(gradients)
+        RequestError: fewer than 2 liars + 3 ranks, or no whole number of liars."""
+    ranks, gradients = len(gradients), gradients.double()  # squares of float16 overflow
+    if liars < 0 or liars % 1:
+        raise RequestError(f"liars {liars} must be a whole number, 0 or more")
     if ranks < 2 * liars + 3:
         raise RequestError(f"Krum needs {2 * liars + 3} ranks or more against {liars} liars; there are {ranks}")
     apart = (gradients[:, None] - gradients).square().sum(2).nan_to_num(nan=torch.inf)  # NaN: far from every other

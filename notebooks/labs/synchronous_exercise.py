@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from labkit.simulate import traced
+from labs.answers import array
 
 RATE, MOMENTUM, UPDATES = 0.1, 0.9, 5
 WORDS, EACH = 12, 8  # parameters, and samples of a rank
@@ -128,9 +129,7 @@ def sgd(answer: Callable) -> str | None:
             return "return the weights"
         right = one_process(start, x, y)
         for rank, result in enumerate(trace.results):
-            try:
-                got = np.asarray(result, float)
-            except (TypeError, ValueError):
+            if (got := array(result)) is None:
                 return f"rank {rank} returns {type(result).__name__}; return the weights, an array of {WORDS} numbers"
             if got.shape != right.shape:
                 return f"the weights of rank {rank} have shape {got.shape}, not {right.shape}"

@@ -83,7 +83,7 @@ def confusion(true: str, given: str, made: Run) -> str:
     cosine = float(applied @ right / np.linalg.norm(applied) / np.linalg.norm(right))
     weights = np.linalg.lstsq(made.ranks[0].T, right, rcond=None)[0]
     rest = float(np.linalg.norm(made.ranks[0].T @ weights - right) / np.linalg.norm(right))
-    if given not in (*FAULTS, RIGHT):
+    if not isinstance(given, str) or given not in (*FAULTS, RIGHT):
         return f"{given!r} is none of: {', '.join((*FAULTS, RIGHT))}"
     if true == RIGHT:
         return "its applied gradient is the reference, to the last digits"
@@ -113,6 +113,6 @@ def told_apart(answer: Callable) -> str | None:
     for seed, name, true, options in cases:
         made = run(true, seed, steps=4, **options)
         given = answer(made)
-        if given != true:
+        if not isinstance(given, str) or given != true:
             return f"{name} is not {given!r}: {confusion(true, given, made)}"
     return None

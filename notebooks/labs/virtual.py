@@ -58,7 +58,7 @@ class Curve:
             mean over workers; accuracy is nan for labels that are no classes.
         spread: root of the mean square of the distance of replicas from their mean.
         reached: seconds at which the target was met, nan if it never was.
-        parameters: the last ones, one vector [n].
+        parameters: the last ones, one vector [n] of those that are not frozen.
     """
 
     update: np.ndarray
@@ -71,7 +71,8 @@ class Curve:
 
 
 class Gradients:
-    """The gradient of `loss(model(inputs), labels)`, a mean over samples, in parameters that are one vector.
+    """The gradient of `loss(model(inputs), labels)`, a mean over samples, in parameters that are one vector; those that
+    are frozen (requires_grad False) are not in it.
 
     Args:
         model: is copied. vectorised: several at once by torch.func; by default where all of its modules allow it.
@@ -79,7 +80,9 @@ class Gradients:
 
     def __init__(self, model: nn.Module, loss: Callable, vectorised: bool | None = None):
         self.model, self.loss = copy.deepcopy(model).train(), loss
-        named = dict(self.model.named_parameters())
+        named = {name: part for name, part in self.model.named_parameters() if part.requires_grad}  # others are frozen
+        if not named:
+            raise RequestError("all parameters of the model are frozen; train one at least (requires_grad)")
         self.names, self.parameters = list(named), list(named.values())
         self.sizes = [parameter.numel() for parameter in self.parameters]
         self.start = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
@@ -142,7 +145,7 @@ def train(updates: Updates, model: nn.Module, loss: Callable, batches: Batches, 
         target: ("loss", at most) or ("accuracy", at least); training stops there, and where the loss is not finite.
 
     Raises:
-        RequestError: an unknown kind of target, or `every` below 1.
+        RequestError: an unknown kind of target, `every` below 1, or nothing to train.
     """
     if target is not None:
         choose("target", target[0], ("loss", "accuracy"))

@@ -192,7 +192,7 @@ show_table(synchronous.equal_table(found).reset_index())
 
 # %%
 show_table(synchronous.broken_table(found, settings))
-local = max(one["whole error"] for one in found[most]["local"]) if most > 1 else 0.0
+local = max(one["whole error"] for one in found[most]["local"])
 measured = "different by a percent or more" if local > 3e-3 else "different in the 6th digit" if local > 1e-12 else "equal to the last digits"
 same_guess.compare(measured, f"The largest difference is {local:.1g}; nothing about it is rounding.")
 
@@ -224,13 +224,12 @@ show_table(synchronous.factor_table(found))
 # leaves the rest out. Counted for a data set of a few samples:
 
 # %%
-if most > 1:
-    show_table(synchronous.padded(settings.padded, most))
-    joined = found[most]["join"]
-    other = "divide_by_initial_world_size=False"
-    rows = [{"rank": rank, "updates": one["updates"], "last gradient too short by, default": one["default"],
-             f"..., with {other}": one[other]} for rank, one in enumerate(joined)]
-    show_table(rows)
+show_table(synchronous.padded(settings.padded, most))
+joined = found[most]["join"]
+other = "divide_by_initial_world_size=False"
+rows = [{"rank": rank, "updates": one["updates"], "last gradient too short by, default": one["default"],
+         f"..., with {other}": one[other]} for rank, one in enumerate(joined)]
+show_table(rows)
 
 # %% [markdown]
 # Or ranks have different numbers of batches. Then those that have more wait for ever, unless torch's `Join` stands in for
