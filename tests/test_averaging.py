@@ -1,6 +1,8 @@
 """Local SGD and elastic averaging on real ranks, against literal transcriptions in float64, and what may go wrong."""
 
 import copy
+import math
+import pickle
 import sys
 from pathlib import Path
 
@@ -112,7 +114,10 @@ def test_ranks_differ_between_averages_and_agree_after_one(paths):
 @pytest.mark.parametrize("name, calls", [("synchronous", 7), ("period 3", 2), ("post-local", 3 + 2), ("elastic", 7),
                                          ("elastic, period 2", 1 + 3)])
 def test_one_all_reduce_of_all_parameters_for_each_average(paths, name, calls):
-    assert paths[name][2] == {("all_reduce", SIZE): calls}
+    sent = {("all_reduce", SIZE): calls}
+    if name == "post-local":  # three times gradients, with a word for each of the two tensors
+        sent = {("all_reduce", SIZE + 2): 3, ("all_reduce", SIZE): 2}
+    assert paths[name][2] == sent
 
 
 @pytest.mark.parametrize("name, period, alpha, momentum", [("elastic", 1, 0.2, 0.0),
@@ -187,19 +192,62 @@ def test_unequal_shards_end_together():
 
 
 def test_unequal_shards_would_wait_and_are_stopped():
-    with pytest.raises(RanksError, match="rank 0") as error:
-        run_ranks(mixing_ranks.uneven, 2, [3, 2], False, timeout=4)
+    with pytest.raises(RanksError, match="rank 0 of 2 had not .* rank 1 had ended: do all .*even_steps") as error:
+        run_ranks(mixing_ranks.uneven, 2, [3, 2], False, timeout=15)
     assert "all_reduce" in error.value.reports[0]
 
 
-@pytest.mark.parametrize("make, words", [(lambda inner: LocalSGD(inner, 0), "period 0"),
-                                         (lambda inner: LocalSGD(inner, 2, -1), "begin -1"),
-                                         (lambda inner: ElasticAveraging(inner, 2, 1.5), "alpha 1.5 .*at most 1 / 1"),
-                                         (lambda inner: ElasticAveraging(inner, 2, 0.0), "alpha 0.0"),
-                                         (lambda inner: mix_extras.BlockMomentum(inner, 2, 1.0), "momentum 1.0")])
-def test_values_out_of_range_are_refused(make, words):
+class Alone:
+    """In the place of a client: the centre is where the worker begins."""
+
+    def join(self, vector):
+        return vector
+
+
+def asynchronous(inner, **options):
+    return mix_extras.AsynchronousElastic(inner, Alone(), **options)
+
+
+@pytest.mark.parametrize("make", [LocalSGD, ElasticAveraging, mix_extras.BlockMomentum, asynchronous])
+@pytest.mark.parametrize("period", [0, 2.5, 8.0, math.nan, math.inf, "4", None, True])
+def test_a_period_is_a_whole_number(make, period):
+    with pytest.raises(RequestError, match=f"period must be a whole number of 1 or more, not {period!r}"):
+        make(torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), period=period)
+
+
+@pytest.mark.parametrize("make, options, words", [
+    (LocalSGD, {"begin": -1}, "begin must be a whole number of 0 or more, not -1"),
+    (LocalSGD, {"begin": math.nan}, "begin .*not nan"),
+    (ElasticAveraging, {"alpha": 1.5}, "alpha must be a number from 1e-09 to 1, not 1.5"),
+    (ElasticAveraging, {"alpha": 0.0}, "alpha .*not 0.0"),
+    (ElasticAveraging, {"alpha": math.nan}, "alpha .*not nan"),
+    (asynchronous, {"alpha": "0.1"}, "alpha .*not '0.1'"),
+    (asynchronous, {"alpha": 1.0}, "alpha 1.0"),
+    (mix_extras.BlockMomentum, {"momentum": 1.0}, "momentum 1.0"),
+    (mix_extras.BlockMomentum, {"momentum": math.nan}, "momentum .*not nan"),
+    (mix_extras.BlockMomentum, {"rate": math.nan}, "rate .*not nan"),
+    (mix_extras.BlockMomentum, {"rate": math.inf}, "rate .*not inf"),
+    (mix_extras.BlockMomentum, {"rate": 0}, "rate 0"),
+    (mix_extras.BlockMomentum, {"rate": "1"}, "rate .*not '1'")])
+def test_values_out_of_range_are_refused(make, options, words):
     with pytest.raises(RequestError, match=words):
-        make(torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1))
+        make(torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1), **options)
+
+
+def test_what_steps_with_a_closure_only_is_refused():
+    with pytest.raises(RequestError, match="LBFGS calls its closure as it likes"):
+        LocalSGD(torch.optim.LBFGS([nn.Parameter(torch.zeros(1))]))
+
+
+def test_post_local_sgd_leaves_alone_what_has_no_gradient():
+    """Of one process on the mean loss: weight decay moves what has a gradient, be it 0, and nothing else."""
+    frozen, unused, seldom, nothing, used = [torch.ones(2).double() for _ in range(5)]
+    for _ in range(3):
+        for weight, gradient in ((seldom, 1 / 3), (nothing, 0.0), (used, 1.0)):
+            weight -= 0.1 * (gradient + 0.5 * weight)
+    for weights, there in run_ranks(mixing_ranks.without_gradients, 3):
+        close(weights, torch.stack([frozen, unused, seldom, nothing, used]))
+        assert there == [False, False, True, True, True]
 
 
 def problem(momentum=0.9):
@@ -233,6 +281,48 @@ def test_a_closure_is_called_once_with_gradients_on():
 
     assert LocalSGD(inner, 1).step(closure) == -1.0 and calls == [True]
     assert torch.equal(weight, advance(*problem(), 1))
+
+
+MADE = [lambda inner: LocalSGD(inner, 2), lambda inner: ElasticAveraging(inner, 2, 0.5), Gossip,
+        lambda inner: mix_extras.BlockMomentum(inner, 2, 0.5)]
+
+
+@pytest.mark.parametrize("wrap", MADE)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_copies_go_on_by_themselves(wrap, copied):
+    weight, inner = problem()
+    made = wrap(inner)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.5)  # it changes `step` of this object
+    advance(weight, made, 3, scheduler)
+    other_weight, other = copied((weight, made))
+    assert other.param_groups is other.inner.param_groups and other.state is other.inner.state
+    assert other.steps == 3 and not other.ready and other.parameters[0] is other_weight
+    before = weight.detach().clone()
+    ended = advance(other_weight, other, 3)
+    assert torch.equal(weight, before) and made.steps == 3
+    assert torch.equal(advance(weight, made, 3), ended)
+
+
+def test_what_holds_a_connection_or_locks_is_not_copied(tmp_path):
+    inner = problem()[1]
+    for made in (asynchronous(inner), mix_extras.Pairwise(inner, torch.zeros(1, 2), tmp_path)):
+        with pytest.raises(RequestError, match="cannot be copied"):
+            copy.deepcopy(made)
+
+
+@pytest.mark.parametrize("name", ["elastic", "block", "asynchronous", "pairwise"])
+def test_parameters_added_to_a_method_that_keeps_vectors_of_them_are_refused(name, tmp_path):
+    weight, inner = problem()
+    made = {"elastic": lambda: ElasticAveraging(inner, 1), "block": lambda: mix_extras.BlockMomentum(inner, 2, 0.5),
+            "asynchronous": lambda: asynchronous(inner, period=1),
+            "pairwise": lambda: mix_extras.Pairwise(inner, torch.zeros(1, 2), tmp_path)}[name]()
+    if name != "asynchronous":
+        advance(weight, made, 1)
+    else:
+        made.steps = 1
+    inner.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    with pytest.raises(RequestError, match="began with 2 words, now it has 5"):
+        made.step()
 
 
 @pytest.mark.parametrize("on", ["inner", "wrapper"])

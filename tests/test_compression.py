@@ -2,7 +2,11 @@
 and the same on real ranks under DDP, in a bare loop and in one process."""
 
 import functools
+import inspect
 import math
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +17,9 @@ from labkit.errors import RequestError, WorkError
 from labkit.simulate import traced
 from labkit.training.compression import Memory, State, hook_of
 from labkit.training.ranks import RanksError, run_ranks
+
+sys.path.insert(0, str(Path(__file__).parent / "workers"))
+import mixing_ranks  # noqa: E402
 
 OPTIONS = {"none": {}, "fp16": {}, "onebit": {}, "qsgd": {"levels": 2, "bucket": 100}, "terngrad": {},
            "topk": {"density": 0.1}, "randomk": {"density": 0.1}, "dgc": {"density": 0.02}, "dorefa": {"bits": 3}}
@@ -109,7 +116,7 @@ def test_moments_tell_the_unbiased_from_the_biased():
     for name in ("qsgd", "terngrad", "dorefa"):
         chance, variance = compression_extras.moments(compressors.NAMES[name][0](), times=200)
         assert chance == pytest.approx(1, abs=0.3) and variance > 0.1
-    chance, variance = compression_extras.moments(compressors.randomk(0.1), times=200)
+    chance, variance = compression_extras.moments(compressors.drawn(False, 0.1), times=200)
     assert chance > 100 and variance == pytest.approx(0.1 * 0.9, rel=0.1)
 
 
@@ -141,9 +148,9 @@ def test_dorefa_is_unbiased_and_has_no_zero():
 
 def test_random_k_is_unbiased_only_if_it_is_scaled():
     g = gradient(2000)
-    seen = draws(compressors.randomk(0.1, scale=True), g, 500)
+    seen = draws(compressors.drawn(True, 0.1), g, 500)
     assert float((seen - g).square().sum(1).mean() / (g @ g)) == pytest.approx(1 / 0.1 - 1, rel=0.1)
-    assert float(draws(compressors.randomk(0.1), g, 500).mean(0) @ g / (g @ g)) == pytest.approx(0.1, rel=0.1)
+    assert float(draws(compressors.drawn(False, 0.1), g, 500).mean(0) @ g / (g @ g)) == pytest.approx(0.1, rel=0.1)
     assert float(seen.mean(0) @ g / (g @ g)) == pytest.approx(1, rel=0.1)
 
 
@@ -444,6 +451,13 @@ def test_an_overflow_on_a_rank_is_told():
         run_ranks(compression_ranks.overflow, 2)
 
 
+@pytest.mark.parametrize("name, way", [("none", "hook"), ("topk", "hook"), ("powersgd", "hook"), ("none", "exchange"),
+                                       ("randomk", "exchange")])
+def test_a_rank_with_nan_is_named_before_it_sends(name, way):
+    with pytest.raises(RanksError, match="rank 1 of 3 failed: .*rank 1 has gradients that are not finite and sent"):
+        run_ranks(mixing_ranks.poisoned_hook, 3, name, way, 1)
+
+
 # What is refused
 
 
@@ -451,11 +465,35 @@ def test_an_overflow_on_a_rank_is_told():
     ("topp", {}, "unknown compression 'topp'; allowed: none, fp16, onebit, qsgd, terngrad, topk"),
     ("topk", {"densty": 0.1}, "unknown option of topk 'densty'; allowed: density, stage, feedback, masking, momentum"),
     ("powersgd", {"feedback": True}, "unknown option of powersgd 'feedback'; allowed: rank, start"),
-    ("topk", {"density": 0}, "density 0 is out of range; it must be from 1e-09 to 1"),
-    ("qsgd", {"levels": 128}, "levels 128 is out of range; it must be from 1 to 127"),
-    ("dgc", {"momentum": 1.5}, "momentum 1.5 is out of range; it must be from 0 to 1"),
+    ("topk", {"density": 0}, "density must be a number from 1e-09 to 1, not 0"),
+    ("qsgd", {"levels": 128}, "levels must be a whole number from 1 to 127, not 128"),
+    ("qsgd", {"levels": 2.5}, "levels must be a whole number from 1 to 127, not 2.5"),
+    ("qsgd", {"bucket": 1.5}, "bucket must be a whole number of 0 or more, not 1.5"),
+    ("qsgd", {"bucket": math.inf}, "bucket must be a whole number of 0 or more, not inf"),
+    ("qsgd", {"norm": 0.5}, "norm must be a number of 1 or more, not 0.5"),
+    ("qsgd", {"levels": True}, "levels must be a whole number from 1 to 127, not True"),
+    ("dorefa", {"bits": 1.5}, "bits must be a whole number from 1 to 8, not 1.5"),
+    ("topk", {"stage": 0.5}, "stage must be a whole number of 0 or more, not 0.5"),
+    ("topk", {"density": "a"}, "density must be a number from 1e-09 to 1, not 'a'"),
+    ("topk", {"density": None}, "density must be a number from 1e-09 to 1, not None"),
+    ("topk", {"density": math.nan}, "density must be a number from 1e-09 to 1, not nan"),
+    ("powersgd", {"rank": 1.5}, "rank must be a whole number from 1 to 1024, not 1.5"),
+    ("powersgd", {"start": 2.5}, "start must be a whole number of 2 or more, not 2.5"),
+    ("dgc", {"momentum": 1.5}, "momentum must be a number from 0 to 1, not 1.5"),
+    ("dgc", {"masking": "no"}, "masking must be True or False, not 'no'"),
+    ("topk", {"feedback": "yes"}, "feedback must be True or False, not 'yes'"),
+    ("topk", {"seed": "a"}, "seed must be a whole number of 0 or more, not 'a'"),
 ])
 def test_a_wrong_request_is_refused(name, options, message):
     with pytest.raises(RequestError) as refused:
         hook_of(name, worker=0, **options)
     assert str(refused.value).startswith(message)
+
+
+def test_every_option_has_a_rule_and_the_documentation_names_every_method():
+    for name, (make, _) in compressors.NAMES.items():
+        assert re.search(rf"\b{name}\b", hook_of.__doc__)
+        for option in inspect.signature(make).parameters:
+            with pytest.raises(RequestError, match=option):
+                hook_of(name, worker=0, **{option: "2"})
+    assert hook_of("qsgd", worker=0, norm=math.inf)[0].memory == Memory()

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from labkit.errors import RequestError
-from labkit.training import ranks
+from labkit.training import lives, ranks
 from labkit.training.ranks import Failure, RanksError, run_ranks
 
 WORKERS = Path(__file__).parent / "workers"
@@ -147,25 +147,51 @@ def test_a_collective_that_one_rank_leaves_out_ends_within_the_timeout(nothing_l
     with pytest.raises(RanksError) as caught:
         run_ranks(some_ranks.waits_in_a_collective, 3, 0, timeout=3)
     assert "in waits_in_a_collective" in str(caught.value)
+    assert "rank 0 had ended: do all have as many batches? See labkit.training.even_steps" in str(caught.value)
+
+
+@linux
+def test_the_rank_that_hangs_is_told_from_those_that_wait_for_it(nothing_left):
+    with pytest.raises(RanksError, match="rank 1 of 3 had not finished and was stopped; rank 0, 2 waited for it; look"):
+        run_ranks(some_ranks.sleeps_while_others_wait, 3, 1, timeout=3)
+
+
+SLEEPS, WAITS = '  File "mine.py", line 3 in work', '  File "/x/torch/distributed/c10d.py", line 9 in recv'
+BACKWARD = '  File "/x/torch/autograd/graph.py", line 9 in _engine_run_backward'
+
+
+@pytest.mark.parametrize(("places", "ended", "said"), [
+    ([SLEEPS, WAITS, BACKWARD], [], "rank 0 of 4 had not finished and was stopped; rank 1, 2 waited for it"),
+    ([SLEEPS, WAITS, "an unknown place"], [], "rank 0, 1, 2 of 4 had not finished and was stopped"),
+    ([WAITS, WAITS], [], "rank 0, 1 of 4 had not finished and was stopped"),
+    ([SLEEPS, SLEEPS], [2], "rank 0, 1 of 4 had not finished and was stopped"),
+    ([WAITS, "an unknown place"], [2], "rank 0, 1 of 4 had not finished and was stopped"),
+    ([WAITS], [1, 2], "rank 0 of 4 had not finished and was stopped; rank 1, 2 had ended: do all have as many batches? "
+                      "See labkit.training.even_steps")])
+def test_nobody_is_blamed_where_it_is_not_clear(places, ended, said):
+    assert lives._late(dict(enumerate(places)), ended, 4) == said
 
 
 @linux
 def test_ranks_end_when_their_launcher_is_killed(tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     script = f"import sys; sys.path[:0] = [{str(WORKERS)!r}]\nimport some_ranks\nfrom labkit.training.ranks import run_ranks\n"
-    launcher = subprocess.Popen([sys.executable, "-c", script + f"run_ranks(some_ranks.leaves_pids, 2, {str(tmp_path)!r})"])
+    launcher = subprocess.Popen([sys.executable, "-c", script + f"run_ranks(some_ranks.leaves_pids, 2, {str(tmp_path)!r})"],
+                                env=os.environ | {"TMPDIR": str(temporary)})
     for _ in range(400):
         pids = [int(path.read_text() or 0) for path in tmp_path.glob("*.pid")]
         if len(pids) == 2 and all(pids):
             break
         time.sleep(0.05)
-    assert len(pids) == 2
+    assert len(pids) == 2 and len([*temporary.glob("labkit-ranks-*")]) == 1
     launcher.send_signal(signal.SIGKILL)
     launcher.wait()
     for _ in range(100):
         if not any(map(alive, pids)):
             break
         time.sleep(0.05)
-    assert not any(map(alive, pids))
+    assert not any(map(alive, pids)) and not [*temporary.glob("labkit-ranks-*")]
 
 
 @linux

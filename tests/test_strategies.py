@@ -82,7 +82,7 @@ def test_of_several_optimizers_the_one_that_is_stepped_is_averaged():
     alone = strategy_ranks.adversaries({"begin": 99})[0]
     for weights, averaged, _ in run_ranks(strategy_ranks.adversaries, 2, {"begin": 99}):
         torch.testing.assert_close(weights, alone, rtol=0, atol=1e-10)
-        assert averaged == [2] * 10  # a weight and a bias, once for each of ten steps
+        assert averaged == [3] * 10  # weight, bias and which of them are there, once for each of ten steps
     (one, calls, _), (other, *_) = run_ranks(strategy_ranks.adversaries, 2, {"period": 5})
     assert torch.equal(one, other) and calls == [2, 2]  # each at its fifth step
 
@@ -156,9 +156,34 @@ def test_a_rank_that_sends_nan_is_named():
         run_ranks(strategy_ranks.fit, 2, "ddp", {}, watch=(1, 3, "nan"))
 
 
-def test_a_rank_that_hangs_is_stopped_in_time_with_its_place():
-    with pytest.raises(RanksError) as error:
-        run_ranks(strategy_ranks.fit, 2, "gossip", {}, watch=(1, 3, "hangs"), timeout=15)
+@pytest.mark.parametrize("way", [("local", {"period": 99}), ("elastic", {"period": 99})])
+def test_replicas_with_nan_are_not_saved_and_the_checkpoint_before_goes_on(way, tmp_path):
+    """No exchange comes after the first step: the check is that of saving, at the end of the second epoch of 4 steps."""
+    with pytest.raises(RanksError, match="rank 1 of 2 failed: .*rank 1 has parameters .*finite and saved no check"):
+        run_ranks(strategy_ranks.fit, 2, *way, steps=12, folder=str(tmp_path), watch=(1, 5, "nan"))
+    assert [path.name for path in tmp_path.glob("*")] == ["step=4.ckpt"]
+    whole = run_ranks(strategy_ranks.fit, 2, *way, steps=12)
+    resumed = run_ranks(strategy_ranks.fit, 2, *way, steps=12, resume=str(tmp_path / "step=4.ckpt"))
+    for found, right in zip(resumed, whole, strict=True):
+        assert found["step"] == 12 and torch.equal(found["weights"], right["weights"])
+
+
+def test_a_fit_does_not_end_well_with_nan():
+    with pytest.raises(RanksError, match="rank 1 of 2 failed: .*rank 1 has parameters .*finite and ends with them"):
+        run_ranks(strategy_ranks.fit, 2, "local", {"period": 99}, steps=6, watch=(1, 5, "nan"))
+
+
+@pytest.mark.parametrize("name", ["local", "ddp"])
+def test_uneven_shards_are_refused_at_the_start_and_train_when_limited(name):
+    with pytest.raises(RanksError, match="RequestError: ranks 0 to 1 have 4, 3 training batches; .*even_steps"):
+        run_ranks(strategy_ranks.uneven, 2, name, [4, 3], False, timeout=30)
+    assert run_ranks(strategy_ranks.uneven, 2, name, [4, 3], True) == [3, 3]
+
+
+@pytest.mark.parametrize("name", ["gossip", "ddp"])
+def test_a_rank_that_hangs_is_stopped_in_time_with_its_place(name):
+    with pytest.raises(RanksError, match="rank 1 of 2 had not finished and was stopped; rank 0 waited for it") as error:
+        run_ranks(strategy_ranks.fit, 2, name, {}, watch=(1, 3, "hangs"), timeout=15)
     assert "on_train_batch_end" in error.value.reports[1]
 
 

@@ -4,8 +4,7 @@ like stay each rank's own. When not to use it: on fast networks, where averaging
 import torch
 from torch import Tensor, distributed
 
-from labkit.errors import RequestError
-from labkit.training.wrapper import Wrapper, assign, check_finite, flatten, world
+from labkit.training.wrapper import Wrapper, assign, check_finite, check_number, flatten, world
 
 
 def mean(tensors: list[Tensor], what: str = "parameters") -> Tensor:
@@ -19,22 +18,24 @@ def mean(tensors: list[Tensor], what: str = "parameters") -> Tensor:
 
 class LocalSGD(Wrapper):
     """All ranks take the mean of their parameters every `period` steps: n words all-reduced. With `period` 1, SGD (with
-    momentum too) is synchronous SGD; Adam is not. Before step `begin` gradients are averaged instead, in every step.
+    momentum too) is synchronous SGD; Adam is not. Before step `begin` gradients are averaged instead, in every step; a
+    word more for each tensor tells whether a rank has one: zeros stand for a missing one, if not all ranks miss it.
     After Zinkevich et al., McDonald et al.; Lin et al. (post-local SGD: `begin`)."""
 
     def __init__(self, inner, period: int = 8, begin: int = 0, buffers=()):
         super().__init__(inner, buffers)
-        if period < 1 or begin < 0:
-            raise RequestError(f"period {period} and begin {begin} are out of range; 1 or more steps, and 0 or more")
+        check_number("period", period, 1)
+        check_number("begin", begin, 0)
         self.period, self.begin = period, begin
 
     def gradients(self):
-        if self.steps < self.begin:
-            for parameter in self.parameters:
-                if parameter.grad is None:  # every rank has to send as many words
-                    parameter.grad = torch.zeros_like(parameter)
-            held = [parameter.grad for parameter in self.parameters]
-            assign(held, mean(held, "gradients"))
+        trained = [parameter for parameter in self.parameters if parameter.requires_grad]
+        if self.steps < self.begin and trained:
+            held = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+            there = held[0].new_tensor([p.grad is not None for p in trained])
+            assign([*held, there], mean([*held, there], "gradients"))
+            for parameter, gradient, anywhere in zip(trained, held, there.tolist(), strict=True):
+                parameter.grad = gradient if anywhere else None
 
     def after(self):
         if self.steps > self.begin and (self.steps - self.begin) % self.period == 0:
@@ -52,15 +53,15 @@ class ElasticAveraging(Wrapper):
     def __init__(self, inner, period: int = 8, alpha: float | None = None, buffers=()):
         super().__init__(inner, buffers)
         size = world()[1]
+        check_number("period", period, 1)
+        check_number("alpha", 0.9 / size if alpha is None else alpha, 1e-9, 1 / size, whole=False)
         self.period, self.pull, self.centre = period, 0.9 if alpha is None else alpha * size, None
-        if period < 1 or not 0 < self.pull <= 1:
-            raise RequestError(f"period {period} or alpha {alpha} is out of range; 1 or more, and with {size} ranks "
-                               f"above 0 and at most 1 / {size}")
 
     def before(self):
         if self.centre is None:
             self.centre = mean(self.mixed)
         elif self.steps % self.period == 0:
+            self.check_size(len(self.centre))
             middle, here = mean(self.mixed), flatten(self.mixed)
             assign(self.mixed, here.lerp(self.centre, self.pull / world()[1]))
             self.centre = self.centre.lerp(middle, self.pull)

@@ -8,7 +8,7 @@ so ranks stay equal bit for bit, and on many ranks dense is cheaper again. The c
 rank's `State.state_dict`, as `HookedDDPStrategy` does.
 
 When not to use it: where the network is no bottleneck, as encoding takes time; a biased compressor (1-bit, top-k)
-without feedback; feedback with a loss scaler that skips steps, as a gradient that is not finite stays in the memory."""
+without feedback; a loss scaler that skips steps: a gradient that is not finite is a WorkError, before it is sent."""
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
@@ -20,6 +20,7 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from labkit.paths import lab_part
+from labkit.training.wrapper import check_finite
 
 
 class Compressor(NamedTuple):
@@ -149,12 +150,15 @@ def _start(state: State, keys: Sequence, gradients: Sequence[Tensor], result) ->
 
 def exchange(gradients: Sequence[Tensor], state: State) -> None:
     """Replace each of `gradients`, the same list every time, by its mean over the ranks, in place."""
+    for gradient in gradients:
+        check_finite(gradient, "gradients")
     _start(state, range(len(gradients)), gradients, [*gradients]).wait()
     state.step += 1
 
 
 def hook(state: State, bucket) -> torch.futures.Future[Tensor]:
     """For `DistributedDataParallel.register_comm_hook(state, hook)`; memory is by parameter, as buckets change."""
+    check_finite(bucket.buffer(), "gradients")
     keys = [state.numbers.setdefault(parameter, len(state.numbers)) for parameter in bucket.parameters()]
     future = _start(state, keys, bucket.gradients(), bucket.buffer())
     state.step += bucket.is_last()

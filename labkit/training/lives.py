@@ -3,9 +3,12 @@ exception, or how it ended. Both sides meet in a pipe, and in a folder of what e
 
 import contextlib
 import faulthandler
+import linecache
 import multiprocessing
 import os
 import pickle
+import re
+import shutil
 import signal
 import sys
 import threading
@@ -45,7 +48,7 @@ def live(pipe, call: bytes, shared: dict, rank: int, size: int, folder: str, set
     os.environ.update({name: value for name, value in settings.items() if value})
     with contextlib.suppress(AttributeError, OSError):
         os.setsid()  # Ctrl-C is the launcher's to handle: it stops every rank, and what that has started
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
     for number, name in ((1, "out"), (2, "err")):
         with open(Path(folder) / f"{rank}.{name}", "wb") as file:
             os.dup2(file.fileno(), number)
@@ -78,10 +81,11 @@ def live(pipe, call: bytes, shared: dict, rank: int, size: int, folder: str, set
         dist.destroy_process_group()
 
 
-def _end_with_launcher() -> None:
+def _end_with_launcher(folder: str) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        shutil.rmtree(folder, ignore_errors=True)  # the launcher had no time to
         with contextlib.suppress(AttributeError, OSError):
             os.killpg(0, signal.SIGKILL)  # this rank is the first of its group
         os._exit(1)
@@ -119,13 +123,13 @@ def collect(pipes, processes, folder: Path, timeout: float, survivors: bool) -> 
         results |= {rank: Failure(rank, f"it had not finished after {timeout:g} s") for rank in waiting}
     if len(results) == len(pipes):
         return [results[rank] for rank in range(len(pipes))]
-    for rank, place in _where({rank: processes[rank] for rank in waiting}, folder).items():
+    places = _where({rank: processes[rank] for rank in waiting}, folder)
+    for rank, place in places.items():
         reports[rank] = f"stopped by the launcher; it was at\n{place}"
     size = len(pipes)
     if cause is None:
-        names = ", ".join(map(str, waiting))
-        raise RanksError(f"after {time.monotonic() - began:.0f} s rank {names} of {size} had not finished and was "
-                         "stopped; look where each one waits, or raise timeout", reports)
+        raise RanksError(f"after {time.monotonic() - began:.0f} s {_late(places, sorted(results), size)}; "
+                         "look where each one waits, or raise timeout", reports)
     raise RanksError(f"rank {cause[0]} of {size} failed: {cause[1]}; all ranks were stopped", reports)
 
 
@@ -134,6 +138,20 @@ def _ending(code: int | None) -> str:
         return f"it was killed by {signal.Signals(-code).name}"
     return (f"it ended with exit status {code} and no result (if the call of run_ranks is in a script, it has to be "
             'under if __name__ == "__main__":)')
+
+
+def _late(places: dict[int, str], ended: list[int], size: int) -> str:
+    """Who was late, and who only waited for others: in a collective, in `wait()`, or in backward, where DDP waits."""
+    frames = {rank: re.match(r'\s*File "(.+)", line (\d+) in (\w+)', place) for rank, place in places.items()}
+    idle = [rank for rank, at in frames.items() if at and (
+        "torch/distributed/" in at[1] or at[3] == "_engine_run_backward"
+        or ".wait(" in linecache.getline(at[1], int(at[2])))]
+    busy, told = [rank for rank in places if rank not in idle or not all(frames.values())], ""
+    if 0 < len(busy) < len(places):
+        told = f"; rank {str(idle)[1:-1]} waited for it"
+    elif ended and not busy:
+        told = f"; rank {str(ended)[1:-1]} had ended: do all have as many batches? See labkit.training.even_steps"
+    return f"rank {str(busy or idle)[1:-1]} of {size} had not finished and was stopped{told}"
 
 
 def _where(processes: dict, folder: Path) -> dict[int, str]:

@@ -6,16 +6,21 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 from torch import distributed
 
+from labkit.errors import RequestError
 from labkit.training import wrapper
+
+
+def _counts(count) -> list:
+    counts = [count] * wrapper.world()[1]
+    if len(counts) > 1:
+        distributed.all_gather_object(counts, count)
+    return counts
 
 
 def even_steps(count: int) -> int:
     """The least `count` of all ranks: with unequal shards, the batches that each may read of an epoch without waiting
     for ever for the others, e.g. `Trainer(limit_train_batches=even_steps(len(batches)))`."""
-    counts = [count] * wrapper.world()[1]
-    if len(counts) > 1:
-        distributed.all_gather_object(counts, count)
-    return min(counts)
+    return min(_counts(count))
 
 
 class Joined(LightningEnvironment):
@@ -38,7 +43,13 @@ class Joined(LightningEnvironment):
 class Ranks(DDPStrategy):
     """DDP on the ranks that are there. The one checkpoint holds every rank's weights, buffers, optimizer and `private`
     part (P times as large), so that a resumed run goes on exactly; with another number of ranks, from those of rank 0
-    and with no private part."""
+    and with no private part.
+
+    Raises:
+        RequestError: ranks have unequal numbers of training batches, when a fit starts: those with more would wait for
+            ever. Lightning's DDP waits; to leave out batches unasked would train on other data than was given. What has
+            no length cannot be checked.
+        WorkError: a rank's parameters are not finite, before a checkpoint is written and when a fit ends."""
 
     restore_checkpoint_after_setup = True  # or the weights that rank 0 sends at the start would replace the restored
 
@@ -59,7 +70,22 @@ class Ranks(DDPStrategy):
     def restore(self, private) -> None:
         """Take back what `private` gave, on a rank that may have another device."""
 
+    def on_train_start(self):
+        counts = _counts(self.lightning_module.trainer.num_training_batches)
+        if len({*counts}) > 1:
+            raise RequestError(f"ranks 0 to {len(counts) - 1} have {', '.join(map(str, counts))} training batches; "
+                               "give all as many, or limit them to the least: "
+                               "Trainer(limit_train_batches=labkit.training.even_steps(len(batches)))")
+
+    def on_train_end(self):
+        self._check("ends with them")
+
+    def _check(self, then: str) -> None:
+        for parameter in self.lightning_module.parameters():
+            wrapper.check_finite(parameter, "parameters", then)
+
     def save_checkpoint(self, checkpoint, filepath, storage_options=None):
+        self._check("saved no checkpoint")  # replicas exchange, and are checked, now and then only
         own = {name: checkpoint[name] for name in ("state_dict", "optimizer_states") if name in checkpoint}
         own = move_data_to_device(own | {"private": self.private()}, "cpu")  # no rank may fill another's GPU
         checkpoint["ranks"] = [own] * self.world_size

@@ -94,12 +94,7 @@ class HookedDDPStrategy(Ranks):
     def _register_ddp_hooks(self):
         self._settle_buckets()
         self.hook_state, hook = hook_of(self.hook, **self.hook_options)
-
-        def checked(state, bucket):
-            wrapper.check_finite(bucket.buffer(), "gradients")
-            return hook(state, bucket)
-
-        self.model.register_comm_hook(self.hook_state, checked)
+        self.model.register_comm_hook(self.hook_state, hook)
 
     def _settle_buckets(self):
         """DDP fills its buckets anew after the first backward pass, in the order in which gradients came. That is made

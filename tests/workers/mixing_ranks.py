@@ -8,7 +8,7 @@ from torch import nn
 
 from parallel.counting import Counting
 from parallel.joined import even_steps
-from labkit.training import averaging, gossip, wrapper
+from labkit.training import averaging, compression, gossip, wrapper
 from labkit.training.wrapper import flatten
 from labs import mix_extras, mix_ranks
 
@@ -73,6 +73,32 @@ def poisoned(method, options, who, step=2):
     for at in range(5):
         weight.grad = torch.full((3,), float("nan") if (dist.get_rank(), at) == (who, step) else 1.0)
         wrapped.step()
+
+
+def poisoned_hook(name, way, who):
+    """Rank `who` meets NaN in its gradient, under DDP with a hook of `hook_of`, or in a bare loop with `exchange`."""
+    state, hook = compression.hook_of(name)
+    model = nn.Linear(3, 2)
+    wrapped = nn.parallel.DistributedDataParallel(model) if way == "hook" else model
+    if way == "hook":
+        wrapped.register_comm_hook(state, hook)
+    wrapped(torch.full((4, 3), float("nan") if dist.get_rank() == who else 1.0)).sum().backward()
+    if way == "exchange":
+        compression.exchange([parameter.grad for parameter in model.parameters()], state)
+
+
+def without_gradients(steps=3):
+    """The synchronous part of post-local SGD, with weight decay, on five weights of 1: frozen; unused; used on rank 0
+    only; used with a gradient of 0; used. Returns them, and which have a gradient in the end."""
+    weights = [nn.Parameter(torch.ones(2, dtype=torch.float64), requires_grad=at > 0) for at in range(5)]
+    wrapped = averaging.LocalSGD(torch.optim.SGD(weights, 0.1, weight_decay=0.5), 2, begin=steps)
+    for _ in range(steps):
+        wrapped.zero_grad()
+        frozen, unused, seldom, nothing, used = weights
+        loss = 0 * nothing.sum() + (dist.get_rank() + frozen * used).sum()
+        (loss + seldom.sum() if dist.get_rank() == 0 else loss).backward()
+        wrapped.step()
+    return torch.stack([weight.detach() for weight in weights]), [weight.grad is not None for weight in weights]
 
 
 def uneven(counts, agreed):

@@ -53,6 +53,14 @@ def waits_in_a_collective(who):
     return dist.get_rank()
 
 
+def sleeps_while_others_wait(who):
+    if dist.get_rank() == who:
+        time.sleep(1000)
+    work = dist.all_reduce(torch.ones(1), async_op=dist.get_rank() == 0)
+    if work is not None:
+        work.wait()
+
+
 def says(word):
     print(word, dist.get_rank())
     print("trouble", dist.get_rank(), file=sys.stderr)

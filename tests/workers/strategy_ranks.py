@@ -20,6 +20,7 @@ from labkit.tasks.images import ImageClassification
 from labkit.training import averaging, gossip, ranks
 from labkit.training.compression import State
 from parallel import strategies
+from parallel.joined import even_steps
 from parallel.resumable import Resumable
 from labkit.training.wrapper import flatten
 from mixing_ranks import METHODS
@@ -105,6 +106,15 @@ def _counted(made):
     if isinstance(state, State):
         return {"step": state.step, "payload": state.payload, "sent": state.sent}
     return {"messages": method.messages, "words": method.words} if isinstance(method, gossip.Gossip) else {}
+
+
+def uneven(name, counts, agreed):
+    """A fit on another number of batches on every rank, all of them or as many as the least; how many steps it took."""
+    mine = [batch for _ in range(2) for batch in batches()][: counts[dist.get_rank()]]
+    options = {"limit_train_batches": even_steps(len(mine))} if agreed else {}
+    made = trainer(_strategy(name, {}), -1, max_epochs=1, use_distributed_sampler=False, **options)
+    made.fit(task(), torch.utils.data.DataLoader(mine, batch_size=None))
+    return made.global_step
 
 
 def several(calls):
